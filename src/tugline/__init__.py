@@ -1,0 +1,3 @@
+"""Tugline: any agent harness becomes an RL training environment, token for token."""
+
+__version__ = "0.1.0"
