@@ -1,0 +1,416 @@
+"""The seams. Each Protocol is the slice its callers use; siblings of one layer meet only here.
+
+Every implementation, ours or a user's, passes the contract suite of its Protocol in `tugline.testing`.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from tugline.core.clock import Deadline
+from tugline.core.columns import Floats, Ids
+from tugline.core.errors import TuglineError
+from tugline.core.items import Assistant, Reply, Request
+from tugline.core.task import Environment, Task
+from tugline.core.turn import CallRecord, Finish, Sampling, Turn
+
+# ---------------------------------------------------------------------------------------------------- engines
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine is. `model_dir` holds tokenizer.json, the chat template and tugline.json (parser, stop tokens)."""
+
+    kind: str
+    model: str
+    model_dir: Path
+    context: int
+    """Window in tokens: prompt + sampled."""
+    vocab: int
+    stop_ids: tuple[int, ...]
+    level: Literal["L0", "L2", "L4"] = "L4"
+    logprob_kind: Literal["raw", "processed"] = "processed"
+    echoes_prompt: bool = True
+    """Whether samples carry the prompt ids as the engine consumed them."""
+    capacity: int = 16
+    """Generations it runs well at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One request to an engine. `request_id` is unique and aborts it; `session_id` is for KV affinity only."""
+
+    request_id: str
+    session_id: str
+    prompt_ids: Ids
+    sampling: Sampling
+    stop: tuple[str, ...] = ()
+    """Stop strings asked by the harness. The ids are kept whole; the text shown is cut by the gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the engine returned. ids int32[n], logprobs float32[n] (nats, of the distribution drawn from).
+
+    The stop id is included in `ids` when finish is "stop" by a stop token. `version_runs` = [(start, version)].
+    """
+
+    ids: Ids
+    logprobs: Floats
+    finish: Finish
+    version_runs: tuple[tuple[int, int], ...]
+    prompt_ids: Ids | None
+    """The engine's echo of the prompt, or None if it cannot."""
+    engine_ref: str | None = None
+    cached_tokens: int = 0
+
+
+class Engine(Protocol):
+    """Token ids in, sampled ids and log-probabilities out."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    async def start(self) -> None:
+        """Ready to generate when this returns. Raises EngineError with the cause."""
+
+    async def generate(self, request: Generation) -> Sample:
+        """Sample once. Cancelling the await aborts the generation. Raises EngineError (retryable or not)."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """Stop a running generation; unknown ids are ignored."""
+
+    async def release(self, session_id: str) -> None:
+        """The session has ended: its KV may go."""
+
+    async def close(self) -> None:
+        """Idempotent. No process of ours is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One generation as the engine itself wrote it down, apart from the gateway's store."""
+
+    engine_ref: str
+    session_id: str
+    prompt_ids: Ids
+    ids: Ids
+    logprobs: Floats
+    finish: Finish
+    version_runs: tuple[tuple[int, int], ...]
+
+
+# --------------------------------------------------------------------------------------------------- dialects
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`path` may hold one `{model}` part. `kind` says what it is."""
+
+    method: str
+    path: str
+    kind: Literal["generate", "models", "count", "probe"]
+
+
+class Dialect(Protocol):
+    """One provider API. Pure: bytes and values in, bytes and values out."""
+
+    name: str
+    routes: tuple[Route, ...]
+    content_type_stream: str
+    keepalive: bytes
+    """Sent while the engine works on a streamed call; clients ignore it."""
+
+    def credential(self, headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
+        """The session secret where this API carries its key. Header names are lower case."""
+        ...
+
+    def decode(self, body: bytes, params: Mapping[str, str]) -> Request:
+        """Parse a generate call. Raises BadRequest / Unsupported with the field's path."""
+        ...
+
+    def encode(self, reply: Reply) -> bytes:
+        """The whole reply as one JSON body."""
+        ...
+
+    def stream(self, reply: Reply, options_usage: bool) -> tuple[list[bytes], bytes]:
+        """The reply as an event stream: (everything up to the terminal part, the terminal part)."""
+        ...
+
+    def echo(self, reply: Reply) -> Assistant:
+        """`reply` encoded and decoded again, as if a harness had echoed it verbatim."""
+        ...
+
+    def error(self, err: TuglineError) -> tuple[int, dict[str, str], bytes]:
+        """(status, headers, body) in this API's own error shape."""
+        ...
+
+    def stream_error(self, err: TuglineError) -> bytes:
+        """The error as the last event of a stream whose headers have already left."""
+        ...
+
+    def models(self, model: str, context: int) -> bytes:
+        """Body of the model list."""
+        ...
+
+
+# -------------------------------------------------------------------------------------------------- sandboxes
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Per sandbox. Bytes, processes."""
+
+    memory: int = 4 << 30
+    disk: int = 1 << 30
+    pids: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A host directory or file shown read-only inside."""
+
+    source: Path
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run inside. `env` is complete: nothing of the host's environment leaks in.
+
+    `stdout` / `stderr` are host files that receive the output (size-capped by the sandbox); None = discard.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    stdin: bytes = b""
+    stdout: Path | None = None
+    stderr: Path | None = None
+    mounts: tuple[Mount, ...] = ()
+    root: bool = False
+    """Run as the sandbox's uid 0 (still without privileges outside). Prepare steps and verifiers only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a command ended. `code` is the exit status, or -signal. `seconds` is wall time."""
+
+    code: int
+    seconds: float
+    timed_out: bool = False
+    oom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """What a sandbox needs to let a command reach the gateway and nothing else.
+
+    An isolating sandbox binds 127.0.0.1:`port` inside the command's own network namespace and hands the listening
+    socket to `serve` BEFORE the command starts; whoever connects through it is that session, whatever it says.
+    `serve` returns a closer, called when the command has ended.
+    """
+
+    port: int
+    serve: Callable[[socket.socket], Awaitable[Callable[[], Awaitable[None]]]]
+
+
+class Sandbox(Protocol):
+    """One session's box: a file system that outlives its commands, and commands that never outlive `run`."""
+
+    @property
+    def workdir(self) -> str: ...
+
+    @property
+    def isolated(self) -> bool: ...
+
+    async def run(self, command: Command, deadline: Deadline, gateway: Gateway | None = None) -> Exit:
+        """Run to completion. At the deadline, or when cancelled, every process the command started (also setsid
+        children) is dead before this returns. Raises SandboxError when it could not be started."""
+        ...
+
+    async def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
+        """Create a file (and parents) inside."""
+
+    async def read(self, path: str, limit: int = 1 << 20) -> bytes | None:
+        """Content of a regular file inside, at most `limit` bytes (more: SandboxError); None if absent.
+        Symbolic links are resolved inside the sandbox, never on the host."""
+        ...
+
+    async def upload(self, source: Path, target: str) -> None:
+        """Copy a host directory's content to a path inside."""
+
+    async def clone(self) -> Sandbox:
+        """A fresh box with the work directory as it stands and everything else pristine. For judging."""
+        ...
+
+    async def close(self) -> None:
+        """Remove everything. Idempotent, bounded in time."""
+
+
+class SandboxProvider(Protocol):
+    """Makes sandboxes. `isolating` = agents inside reach the gateway only."""
+
+    name: str
+    isolating: bool
+
+    async def check(self) -> list[str]:
+        """What is missing on this machine, in words that say what to do; empty = works."""
+        ...
+
+    async def start(self, environment: Environment, session_id: str, limits: Limits) -> Sandbox:
+        """A sandbox from the environment's snapshot (prepared once per digest, then cloned copy-on-write)."""
+        ...
+
+    async def reap(self) -> int:
+        """Remove what dead runs left behind in this run directory; number of things removed."""
+        ...
+
+    async def close(self) -> None:
+        """Remove every sandbox and snapshot of this provider."""
+
+
+# -------------------------------------------------------------------------------------------------- harnesses
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """An installed harness: host directories to show inside the sandbox, read-only."""
+
+    mounts: tuple[Mount, ...]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a harness gets to know. `base_url` has no trailing slash and no /v1; `key` is the session's secret."""
+
+    instruction: str
+    base_url: str
+    key: str
+    workdir: str
+    home: str
+    context: int
+    max_tokens: int
+    isolated: bool
+    """False: mounts are not mapped, use the host paths of the bundle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to start a harness: files to write first, then one command."""
+
+    command: Command
+    files: tuple[tuple[str, bytes], ...] = ()
+
+
+class Harness(Protocol):
+    """An agent program and how to start it. `dialect` is the name of the API that it speaks."""
+
+    name: str
+    dialect: str
+
+    async def install(self, cache: Path, say: Callable[[str], None]) -> Bundle:
+        """Fetch into `cache` once (idempotent, safe against concurrent calls); `say` gets progress lines."""
+        ...
+
+    def plan(self, launch: Launch, bundle: Bundle) -> Plan:
+        """Pure."""
+        ...
+
+    def failure(self, exit: Exit, log: bytes) -> str | None:
+        """One line when the agent itself failed, from its exit status and the tail of its log; None if it finished."""
+        ...
+
+
+# -------------------------------------------------------------------------------------------------- verifiers
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier said. Finite numbers only."""
+
+    reward: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+class Verifier(Protocol):
+    """Scores what an agent left. The agent is dead before this is called."""
+
+    name: str
+
+    async def judge(self, task: Task, box: Sandbox, deadline: Deadline, out: Path) -> Verdict:
+        """`box` is a clone made for judging; `out` is a host directory for the verifier's log and files.
+        Raises VerifierError when there is no valid verdict (crash, no reward file, non-finite number, time)."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------------------ store
+
+
+class CallLog(Protocol):
+    """Where the gateway makes calls durable."""
+
+    async def commit(self, call: CallRecord, turn: Turn | None) -> None:
+        """Durable (survives kill -9) when this returns. Idempotent by call_id; the same id with another payload, or
+        any write after the session was sealed, raises StoreError, as does a full disk."""
+        ...
+
+    async def load_turns(self, session_id: str) -> Sequence[Turn]:
+        """Turns of a session in commit order."""
+        ...
+
+
+# ------------------------------------------------------------------------------------- gateway <-> rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator fixes for a session's calls. None = as the harness asks."""
+
+    sampling: Sampling
+    max_turns: int | None = None
+    max_session_tokens: int | None = None
+    history_reasoning: Literal["keep", "template"] = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an agent reaches the gateway. `url` carries no secret; `secret_url` has the /s/<secret> prefix."""
+
+    session_id: str
+    secret: str
+    url: str
+    secret_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCalls:
+    """What the gateway saw of a session: calls by outcome, sampled tokens, why the last failure."""
+
+    calls: Mapping[str, int]
+    turns: int
+    sampled_tokens: int
+    engine_failures: int
+    last_error: str | None
+
+
+class SessionGate(Protocol):
+    """The rollout service's view of a gateway."""
+
+    async def open(self, session_id: str, policy: Policy) -> Access:
+        """Start accepting calls of a session under a fresh secret."""
+        ...
+
+    async def serve(self, session_id: str, listener: socket.socket) -> Callable[[], Awaitable[None]]:
+        """Accept calls through `listener`; whoever comes this way is `session_id`. Returns the closer."""
+        ...
+
+    async def close(self, session_id: str) -> SessionCalls:
+        """Stop accepting, abort what runs, seal the session's record. Idempotent."""
+        ...

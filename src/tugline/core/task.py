@@ -1,0 +1,64 @@
+"""Tasks: what is to be solved. Immutable; read from a Harbor task directory or a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """COPY of a Dockerfile: `source` is a host path inside the task's environment/, `target` a sandbox path."""
+
+    source: Path
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """How a sandbox is prepared. Steps run in order; snapshots are keyed by `digest`."""
+
+    image: str
+    """The image named by FROM or docker_image; sandboxes without images use the host's /usr and say so."""
+    workdir: str = "/app"
+    env: Mapping[str, str] = field(default_factory=dict)
+    steps: tuple[Copy | str, ...] = ()
+    """Copies and shell commands (RUN), in order."""
+    digest: str = ""
+    cpus: float | None = None
+    memory_mb: int | None = None
+    storage_mb: int | None = None
+    network: Literal["public", "no-network", "allowlist"] = "no-network"
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Separate limits, in seconds. None = the run's default."""
+
+    boot: float | None = None
+    agent: float | None = None
+    judge: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task. `verifier_dir` holds the hidden tests: it is never mounted where an agent runs."""
+
+    task_id: str
+    """Unique in a run; safe as a file name."""
+    name: str
+    instruction: str
+    environment: Environment
+    path: Path
+    verifier_dir: Path | None
+    verifier_env: Mapping[str, str] = field(default_factory=dict)
+    verifier_separate: bool = False
+    solution_dir: Path | None = None
+    solution_env: Mapping[str, str] = field(default_factory=dict)
+    artifacts: tuple[str, ...] = ()
+    budgets: Budgets = Budgets()
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    digest: str = ""
+    """sha256 over the sorted (path, sha256 of content) lines, as Harbor defines it."""

@@ -1,0 +1,108 @@
+"""Sampled turns (nodes of the forest) and calls (every exchange, successful or not)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from tugline.core.columns import Floats, Ids
+from tugline.core.items import Assistant, Head, Item
+
+Finish = Literal["stop", "length", "abort"]
+"""The engine's raw reason. A stop means the last sampled id is in the stop set."""
+
+Role = Literal["main", "subagent", "auxiliary", "compaction"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling as used, not as asked. Temperature 0 is greedy. top_k 0 and top_p 1.0 mean the whole vocabulary."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 1024
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One sampled model turn: a node of the forest. Immutable after commit.
+
+    prompt = full(parent)[:keep] ++ bridge, full = prompt ++ sampled. A root has parent None and keep 0: its bridge is
+    the full render. `keep` counts tokens; it is less than len(full(parent)) only by one trimmed stop.
+    """
+
+    turn_id: str
+    session_id: str
+    seq: int
+    """Commit order inside the session, from 0."""
+    parent: str | None
+    keep: int
+    bridge: Ids
+    sampled: Ids
+    logprobs: Floats
+    """float32[len(sampled)], nats, of the distribution the token was drawn from."""
+    version_runs: tuple[tuple[int, int], ...]
+    """(start index into sampled, policy version), ascending; the first start is 0."""
+    finish: Finish
+    prompt_len: int
+    head: Head
+    items: tuple[Item, ...]
+    """Only the tail: the request's items behind the parent's assistant item (all items for a root)."""
+    echo: Assistant
+    """Our own reply fed back through the dialect as if echoed verbatim."""
+    key_exact: bytes
+    key_lenient: bytes
+    sampling: Sampling
+    level: str = "L4"
+    role: Role = "main"
+    drift: tuple[str, ...] = ()
+    untrainable: str | None = None
+    """Reason why no row may train this turn's tokens, or None."""
+
+
+class CallOutcome(StrEnum):
+    """How a call ended. Exactly one per call; the sums appear in the report."""
+
+    ANSWERED = "answered"
+    """A turn was committed and the reply's last byte was handed to the transport."""
+    UNDELIVERED = "undelivered"
+    """A turn was committed but the client was gone."""
+    REPLAYED = "replayed"
+    """The stored reply of an undelivered identical call was sent again; nothing was sampled."""
+    COALESCED = "coalesced"
+    """Joined an identical running call whose client was gone."""
+    REJECTED = "rejected"
+    """Refused before the engine (4xx)."""
+    ENGINE_FAILED = "engine_failed"
+    """The engine gave no usable sample within the retry budget."""
+    STORE_FAILED = "store_failed"
+    """The commit failed; the reply was not served."""
+    SIDE = "side"
+    """Models, token counts: never training data."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One HTTP exchange of a session. Times are Unix seconds (wall) and seconds (durations)."""
+
+    call_id: str
+    session_id: str
+    seq: int
+    dialect: str
+    path: str
+    turn_id: str | None
+    outcome: CallOutcome
+    status: int
+    started: float
+    duration: float
+    asked_model: str = ""
+    asked: str = "{}"
+    """Canonical JSON of the options as the harness sent them."""
+    engine_ref: str | None = None
+    """The engine's own name for this generation: the key of its journal record."""
+    root_reason: str | None = None
+    drift: tuple[str, ...] = ()
+    error: str | None = None
