@@ -16,7 +16,7 @@ from tugline.core.columns import Floats, Ids
 from tugline.core.errors import TuglineError
 from tugline.core.items import Assistant, Reply, Request
 from tugline.core.task import Environment, Task
-from tugline.core.turn import CallRecord, Finish, Sampling, Turn
+from tugline.core.turn import CallOutcome, CallRecord, Finish, Sampling, Turn
 
 # ---------------------------------------------------------------------------------------------------- engines
 
@@ -361,8 +361,16 @@ class CallLog(Protocol):
         any write after the session was sealed, raises StoreError, as does a full disk."""
         ...
 
+    async def mark(self, call_id: str, outcome: CallOutcome) -> None:
+        """Correct the outcome of a committed call once its delivery is known. Same errors as commit."""
+        ...
+
     async def load_turns(self, session_id: str) -> Sequence[Turn]:
         """Turns of a session in commit order."""
+        ...
+
+    async def seal(self, session_id: str) -> None:
+        """No more writes for this session. Idempotent."""
         ...
 
 

@@ -1,0 +1,58 @@
+"""What a call may use: the operator's sampling, the session's budgets, the engine's window. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tugline.core.contracts import EngineInfo, Policy
+from tugline.core.errors import ContextOverflow, Forbidden, Unsupported
+from tugline.core.items import Request, UserMedia
+from tugline.core.turn import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a session has used so far."""
+
+    turns: int = 0
+    sampled_tokens: int = 0
+
+
+def check_request(request: Request) -> None:
+    """Refuse what the policy cannot see or do. Raises Unsupported."""
+    for i, item in enumerate(request.items):
+        if isinstance(item, UserMedia):
+            raise Unsupported(
+                f"this policy reads text only, it cannot see {item.media_type}", path=f"messages (item {i})"
+            )
+    choice = request.options.tool_choice
+    if choice not in ("auto", "none"):
+        raise Unsupported(
+            "tool_choice other than 'auto' and 'none' needs constrained sampling, which this engine has not",
+            path="tool_choice",
+        )
+
+
+def check_budget(policy: Policy, spent: Spent) -> None:
+    """Raises Forbidden when the session's own budget is used up."""
+    if policy.max_turns is not None and spent.turns >= policy.max_turns:
+        raise Forbidden(f"the session's budget of {policy.max_turns} turns is used up", code="budget_turns")
+    limit = policy.max_session_tokens
+    if limit is not None and spent.sampled_tokens >= limit:
+        raise Forbidden(f"the session's budget of {limit} sampled tokens is used up", code="budget_tokens")
+
+
+def admit(policy: Policy, request: Request, info: EngineInfo, prompt_len: int, spent: Spent) -> Sampling:
+    """The sampling to use: the policy's, with max_tokens clamped to what was asked and to what is left.
+
+    Raises ContextOverflow when not even one token fits behind the prompt.
+    """
+    room = info.context - prompt_len
+    if room < 1:
+        raise ContextOverflow(prompt_len, info.context)
+    limits = [room, policy.sampling.max_tokens]
+    if request.options.max_tokens is not None:
+        limits.append(request.options.max_tokens)
+    if policy.max_session_tokens is not None:
+        limits.append(policy.max_session_tokens - spent.sampled_tokens)
+    return replace(policy.sampling, max_tokens=max(1, min(limits)))

@@ -1,0 +1,185 @@
+"""The ASGI application of the data plane: routes, identity, bodies. Plain ASGI; no framework on the hot path."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import zstandard
+
+from tugline.core.contracts import Dialect, Route
+from tugline.core.errors import BadRequest, Forbidden, NotFound, TooLarge, TuglineError
+from tugline.gateway.connection import Connection, Receive, Send
+from tugline.gateway.delivery import Delivery, Incoming
+from tugline.gateway.secrets import SecretTable
+from tugline.gateway.session import OpenSession
+
+Scope = MutableMapping[str, Any]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PREFIX = "/s/"
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """A route of a dialect that fits a request."""
+
+    dialect: Dialect
+    route: Route
+    params: dict[str, str]
+
+
+class Router:
+    """Finds the route of a path. One route per dialect and path: nothing is guessed from headers or bodies."""
+
+    def __init__(self, dialects: tuple[Dialect, ...]) -> None:
+        self._dialects = dialects
+
+    @property
+    def fallback(self) -> Dialect:
+        """Whose error shape an unknown path gets."""
+        return self._dialects[0]
+
+    def find(self, method: str, path: str) -> Matched:
+        """Raises NotFound."""
+        for dialect in self._dialects:
+            for route in dialect.routes:
+                params = _match(route.path, path)
+                if params is not None and route.method == method:
+                    return Matched(dialect, route, params)
+        raise NotFound(f"no route {method} {path[:200]}")
+
+
+class GatewayApp:
+    """The application. `bound(session_id)` gives the same one for a listener that belongs to a single session."""
+
+    def __init__(
+        self,
+        router: Router,
+        secrets: SecretTable,
+        sessions: dict[str, OpenSession],
+        delivery: Delivery,
+        describe_model: Callable[[], tuple[str, int]],
+        max_body: int,
+    ) -> None:
+        self._router = router
+        self._secrets = secrets
+        self._sessions = sessions
+        self._delivery = delivery
+        self._describe_model = describe_model
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._handle(scope, receive, send, None)
+
+    def bound(self, session_id: str) -> App:
+        """Whoever comes through this listener is `session_id`: the socket is the credential."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._handle(scope, receive, send, session_id)
+
+        return app
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send, bound: str | None) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        conn = Connection(send, receive)
+        dialect = self._router.fallback
+        try:
+            path, path_secret = _split_prefix(scope["path"])
+            matched = self._router.find(scope["method"], path)
+            dialect = matched.dialect
+            headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+            session = self._identify(matched.dialect, headers, scope, path_secret, bound)
+            if matched.route.kind == "models":
+                await self._models(matched, conn)
+                return
+            body = await self._read_body(receive, headers)
+        except TuglineError as err:
+            status, extra, data = dialect.error(err)
+            await conn.whole(status, {**extra, "connection": "close"} if status == 413 else extra, data)
+            return
+        await self._delivery.serve(session, Incoming(dialect, path, matched.params, body), conn)
+
+    def _identify(
+        self, dialect: Dialect, headers: dict[str, str], scope: Scope, path_secret: str | None, bound: str | None
+    ) -> OpenSession:
+        """Order: socket, path prefix, key: harnesses often send a placeholder key beside a base URL that names them."""
+        if bound is not None:
+            session_id = bound
+        else:
+            query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
+            session_id = self._secrets.session_of(path_secret or dialect.credential(headers, query))
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise Forbidden("this session has ended; its key is no longer valid")
+        return session
+
+    async def _models(self, matched: Matched, conn: Connection) -> None:
+        model, context = self._describe_model()
+        await conn.whole(200, {"content-type": "application/json"}, matched.dialect.models(model, context))
+
+    async def _read_body(self, receive: Receive, headers: dict[str, str]) -> bytes:
+        declared = headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > self._max_body:
+            raise TooLarge(f"the body has {declared} bytes, the limit is {self._max_body}")
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise BadRequest("the body ended early")
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self._max_body:
+                raise TooLarge(f"the body exceeds the limit of {self._max_body} bytes")
+            parts.append(chunk)
+            if not message.get("more_body", False):
+                break
+        return _decompress(b"".join(parts), headers.get("content-encoding", ""), self._max_body)
+
+
+def _split_prefix(path: str) -> tuple[str, str | None]:
+    """`/s/<secret>/v1/x` -> (`/v1/x`, secret). Double slashes from joined base URLs are collapsed."""
+    secret = None
+    if path.startswith(PREFIX):
+        secret, _, rest = path[len(PREFIX) :].partition("/")
+        path = "/" + rest
+    while "//" in path:
+        path = path.replace("//", "/")
+    return path.rstrip("/") or "/", secret
+
+
+def _match(pattern: str, path: str) -> dict[str, str] | None:
+    if "{model}" not in pattern:
+        return {} if pattern == path else None
+    before, after = pattern.split("{model}")
+    if not path.startswith(before) or not path.endswith(after) or len(path) <= len(before) + len(after):
+        return None
+    return {"model": unquote(path[len(before) : len(path) - len(after)])}
+
+
+def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
+    """Undo Content-Encoding without ever holding more than `limit` bytes."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return body
+    try:
+        if name in ("gzip", "deflate"):
+            worker = zlib.decompressobj(wbits=47)
+            data = worker.decompress(body, limit + 1)
+        elif name == "zstd":
+            with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body) as reader:
+                data = reader.read(limit + 1)
+        else:
+            raise BadRequest(f"content-encoding {name[:40]!r} is not supported; send gzip, zstd or none")
+    except (zlib.error, zstandard.ZstdError) as err:
+        raise BadRequest(f"the body is not valid {name}: {err}") from err
+    if len(data) > limit:
+        raise TooLarge(f"the decompressed body exceeds the limit of {limit} bytes")
+    return data

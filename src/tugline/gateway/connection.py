@@ -1,0 +1,43 @@
+"""One client connection during one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class Connection:
+    """Sends one response. `gone` is set when the client has closed the connection before the response ended."""
+
+    def __init__(self, send: Send, receive: Receive) -> None:
+        self._send = send
+        self._receive = receive
+        self.gone = asyncio.Event()
+        self.started = False
+
+    async def watch(self) -> None:
+        """Wait for the client to leave. Run beside the work; cancel when the response has been sent."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.gone.set()
+                return
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """Send status line and headers."""
+        self.started = True
+        wire = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": wire})
+
+    async def body(self, data: bytes, *, more: bool) -> None:
+        """Send a piece of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def whole(self, status: int, headers: dict[str, str], data: bytes) -> None:
+        """Send a complete response."""
+        await self.start(status, {**headers, "content-length": str(len(data))})
+        await self.body(data, more=False)

@@ -1,0 +1,260 @@
+"""From a request's bytes to a reply's bytes: retries by delivery state, keep-alives, grace, errors in native shape.
+
+Headers leave only when nothing that is the call's own fault can fail any more, and at the latest when the client has
+waited `keepalive` seconds. A reply whose turn could not be stored is not served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+
+from tugline.core.contracts import Dialect
+from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, describe
+from tugline.core.ident import new_id
+from tugline.core.items import Reply, Request
+from tugline.core.turn import CallOutcome, CallRecord
+from tugline.forest.attach import Attachment
+from tugline.forest.retries import Join, Replay
+from tugline.gateway.connection import Connection
+from tugline.gateway.exchange import Deps, Inbound, Produced, produce
+from tugline.gateway.session import OpenSession
+
+BIG_BODY = 256 * 1024
+"""Larger bodies are decoded off the loop: 1 MB of JSON holds the GIL for about 5 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. `keepalive`: silence before a stream is opened, and between its pings. `grace`: how long a generation
+    goes on after its client has left."""
+
+    keepalive: float = 5.0
+    grace: float = 10.0
+
+
+class Running:
+    """A generation under way and how many connections wait for it."""
+
+    def __init__(self, task: asyncio.Task[Produced], admitted: asyncio.Event) -> None:
+        self.task = task
+        self.admitted = admitted
+        self.waiters = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """What arrived on a connection, before it is read."""
+
+    dialect: Dialect
+    path: str
+    params: dict[str, str]
+    body: bytes
+
+
+class Delivery:
+    """Serves generate calls of all sessions of a gateway."""
+
+    def __init__(self, deps: Deps, timing: Timing) -> None:
+        self._deps = deps
+        self._timing = timing
+        self._running: dict[str, Running] = {}
+        self._replies: dict[str, Reply] = {}
+        """Replies of undelivered turns by turn id, kept until replayed or the session ends."""
+
+    async def serve(self, session: OpenSession, incoming: Incoming, conn: Connection) -> None:
+        """Answer one generate call, whatever happens."""
+        seq, call_id, started = session.next_seq(), new_id("call"), time.time()
+        dialect = incoming.dialect
+        try:
+            request, attached = await self._read(session, incoming)
+        except TuglineError as err:
+            session.last_error = describe(err)
+            self._count(session, dialect, CallOutcome.REJECTED)
+            await self._refuse(conn, dialect, err)
+            return
+        call = Inbound(call_id, seq, started, dialect, incoming.path, request)
+        self._deps.metrics.running.inc()
+        watcher = asyncio.ensure_future(conn.watch())
+        try:
+            await self._answer(session, call, attached, conn)
+        finally:
+            watcher.cancel()
+            self._deps.metrics.running.dec()
+
+    def forget(self, session: OpenSession) -> None:
+        """Drop replies kept for a session that has ended."""
+        for turn_id in session.forest.turns:
+            self._replies.pop(turn_id, None)
+
+    async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Request, Attachment]:
+        if session.closing:
+            raise Forbidden("this session has ended; its key is no longer valid")
+        begun = time.perf_counter()
+        dialect, body = incoming.dialect, incoming.body
+        if len(body) <= BIG_BODY:
+            request = dialect.decode(body, incoming.params)
+            attached = session.forest.attach(request)
+        else:
+            loop = asyncio.get_running_loop()
+            request = await loop.run_in_executor(self._deps.pool, dialect.decode, body, incoming.params)
+            attached = await loop.run_in_executor(self._deps.pool, session.forest.attach, request)
+        self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
+        return request, attached
+
+    async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
+        verdict = session.retries.decide(attached.fingerprint)
+        if isinstance(verdict, Replay) and verdict.turn_id in self._replies:
+            await self._replay(session, call, verdict.turn_id, conn)
+            session.retries.delivered(attached.fingerprint)
+            return
+        running = self._running.get(verdict.call_id) if isinstance(verdict, Join) else None
+        joined = running is not None
+        if running is None:
+            running = self._begin(session, call, attached)
+        try:
+            produced = await self._wait(running, call, conn)
+        except (TuglineError, asyncio.CancelledError) as err:
+            session.retries.failed(attached.fingerprint)
+            shown = err if isinstance(err, TuglineError) else Forbidden("the session ended while the call was running")
+            self._count(session, call.dialect, _outcome_for_count(shown))
+            await self._refuse(conn, call.dialect, shown)
+            if isinstance(err, asyncio.CancelledError) and not running.task.done():
+                raise
+            return
+        if joined:
+            await self._note(session, call, produced, CallOutcome.COALESCED)
+        delivered = await self._send(conn, call, produced.reply)
+        await self._settle(session, call, attached, produced, delivered=delivered)
+
+    def _begin(self, session: OpenSession, call: Inbound, attached: Attachment) -> Running:
+        admitted = asyncio.Event()
+        task = asyncio.ensure_future(produce(session, call, attached, self._deps, admitted.set))
+        running = self._running[call.call_id] = Running(task, admitted)
+        session.tasks.add(task)
+        session.retries.begin(attached.fingerprint, call.call_id)
+
+        def done(finished: asyncio.Task[Produced]) -> None:
+            self._running.pop(call.call_id, None)
+            session.tasks.discard(finished)
+            if not finished.cancelled():
+                finished.exception()  # seen here even if every client has left
+
+        task.add_done_callback(done)
+        return running
+
+    async def _wait(self, running: Running, call: Inbound, conn: Connection) -> Produced:
+        """Wait for the generation with keep-alives. When the client leaves: grace, then abort unless another waits."""
+        running.waiters += 1
+        gone = asyncio.ensure_future(conn.gone.wait())
+        try:
+            while True:
+                await asyncio.wait(
+                    {running.task, gone}, timeout=self._timing.keepalive, return_when=asyncio.FIRST_COMPLETED
+                )
+                if running.task.done():
+                    return running.task.result()
+                if conn.gone.is_set():
+                    break
+                if call.request.options.stream and running.admitted.is_set():
+                    await self._ping(conn, call.dialect)
+            await asyncio.wait({running.task}, timeout=self._timing.grace)
+            if not running.task.done() and running.waiters == 1:
+                running.task.cancel()
+            return await asyncio.shield(running.task)
+        finally:
+            running.waiters -= 1
+            gone.cancel()
+
+    async def _ping(self, conn: Connection, dialect: Dialect) -> None:
+        if not conn.started:
+            await conn.start(200, _stream_headers(dialect))
+        await conn.body(dialect.keepalive, more=True)
+
+    async def _send(self, conn: Connection, call: Inbound, reply: Reply) -> bool:
+        """Send the reply; False when the client had left before the last byte was handed over."""
+        if conn.gone.is_set():
+            return False
+        with contextlib.suppress(OSError):
+            if not call.request.options.stream:
+                await conn.whole(200, {"content-type": "application/json"}, call.dialect.encode(reply))
+            else:
+                parts, terminal = call.dialect.stream(reply, call.request.options.include_usage)
+                if not conn.started:
+                    await conn.start(200, _stream_headers(call.dialect))
+                await conn.body(b"".join(parts), more=True)
+                await conn.body(terminal, more=False)
+            return not conn.gone.is_set()
+        return False
+
+    async def _settle(
+        self, session: OpenSession, call: Inbound, attached: Attachment, produced: Produced, *, delivered: bool
+    ) -> None:
+        turn_id = produced.turn.turn_id
+        if delivered:
+            session.retries.delivered(attached.fingerprint)
+            self._replies.pop(turn_id, None)
+        else:
+            session.retries.undelivered(attached.fingerprint, turn_id)
+            self._replies[turn_id] = produced.reply
+            with contextlib.suppress(StoreError):
+                await self._deps.log.mark(produced.record.call_id, CallOutcome.UNDELIVERED)
+        self._count(session, call.dialect, CallOutcome.ANSWERED if delivered else CallOutcome.UNDELIVERED)
+
+    async def _replay(self, session: OpenSession, call: Inbound, turn_id: str, conn: Connection) -> None:
+        delivered = await self._send(conn, call, self._replies[turn_id])
+        record = _side_record(session, call, turn_id, CallOutcome.REPLAYED if delivered else CallOutcome.UNDELIVERED)
+        with contextlib.suppress(StoreError):
+            await self._deps.log.commit(record, None)
+        self._count(session, call.dialect, record.outcome)
+        if delivered:
+            self._replies.pop(turn_id, None)
+
+    async def _note(self, session: OpenSession, call: Inbound, produced: Produced, outcome: CallOutcome) -> None:
+        with contextlib.suppress(StoreError):
+            await self._deps.log.commit(_side_record(session, call, produced.turn.turn_id, outcome), None)
+
+    async def _refuse(self, conn: Connection, dialect: Dialect, err: TuglineError) -> None:
+        """Natively before the headers; afterwards as the stream's last event, or by cutting it if a retry may help."""
+        if conn.gone.is_set():
+            return
+        if not conn.started:
+            status, headers, body = dialect.error(err)
+            await conn.whole(status, headers, body)
+            return
+        retryable = isinstance(err, StoreError) or (isinstance(err, EngineError) and err.retryable)
+        if not retryable:
+            await conn.body(dialect.stream_error(err), more=False)
+        # else: returning without the end of the body makes the server cut the connection
+
+    def _count(self, session: OpenSession, dialect: Dialect, outcome: CallOutcome) -> None:
+        session.count(outcome)
+        self._deps.metrics.calls.labels(dialect.name, outcome.value).inc()
+
+
+def _outcome_for_count(err: TuglineError) -> CallOutcome:
+    if isinstance(err, EngineError):
+        return CallOutcome.ENGINE_FAILED
+    return CallOutcome.STORE_FAILED if isinstance(err, StoreError) else CallOutcome.REJECTED
+
+
+def _side_record(session: OpenSession, call: Inbound, turn_id: str, outcome: CallOutcome) -> CallRecord:
+    return CallRecord(
+        call_id=call.call_id,
+        session_id=session.session_id,
+        seq=call.seq,
+        dialect=call.dialect.name,
+        path=call.path,
+        turn_id=turn_id,
+        outcome=outcome,
+        status=200,
+        started=call.started,
+        duration=max(0.0, time.time() - call.started),
+        asked_model=call.request.model[:200],
+    )
+
+
+def _stream_headers(dialect: Dialect) -> dict[str, str]:
+    return {"content-type": dialect.content_type_stream, "cache-control": "no-cache", "x-accel-buffering": "no"}

@@ -1,0 +1,282 @@
+"""One generate call, step by step: attach, bridge, admit, sample, verify, parse, commit.
+
+Everything that decides is a pure function of a lower layer; this driver only orders the steps and waits. It runs as a
+task of its own, so that it outlives the connection that asked for it (grace period, retry joining).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from tugline.core.columns import Ids, concat, count, take
+from tugline.core.contracts import CallLog, Dialect, Engine, Generation, Sample
+from tugline.core.errors import EngineError, StoreError, TuglineError, describe
+from tugline.core.ident import new_id
+from tugline.core.items import Assistant, Options, Reply, Request, ToolCall, Usage
+from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
+from tugline.forest.check import check_sample
+from tugline.forest.forest import Attachment
+from tugline.gateway.admission import admit, check_budget, check_request
+from tugline.gateway.metrics import Metrics
+from tugline.gateway.session import OpenSession
+from tugline.gateway.upstream import RetryPolicy, sample
+from tugline.tokens.model import BridgeRefused, ChatModel, Parsed
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deps:
+    """What every call needs. `pool` runs rendering, encoding and parsing off the loop."""
+
+    engine: Engine
+    model: ChatModel
+    log: CallLog
+    metrics: Metrics
+    pool: Executor
+    retry: RetryPolicy = RetryPolicy()
+    rerender: bool = False
+    """Control for tests only: never bridge, render every prompt anew. Breaks continuity on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The ids to send and where they come from."""
+
+    ids: Ids
+    keep: int
+    bridge: Ids
+    attached: Attachment
+    drift: tuple[str, ...]
+    root_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """A decoded call on its way."""
+
+    call_id: str
+    seq: int
+    started: float
+    dialect: Dialect
+    path: str
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A committed turn and the reply made of it."""
+
+    reply: Reply
+    turn: Turn
+    record: CallRecord
+
+
+async def produce(
+    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps, admitted: Callable[[], None]
+) -> Produced:
+    """Run the whole exchange. `admitted()` is called once the call can no longer fail for its own fault.
+
+    Raises the error to show the harness, in which case the forest is unchanged and the call's record is durable
+    (if it can be).
+    """
+    turn: Turn | None = None
+    try:
+        prompt, sampling = await _prepare(session, call, attached, deps)
+        admitted()
+        taken, engine_failures = await _sample(session, call, prompt, sampling, deps)
+        session.engine_failures += engine_failures
+        parsed = await _off_loop(
+            deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
+        )
+        turn, reply = _make_turn(session, call, prompt, sampling, taken, parsed, deps)
+        record = _record(session, call, CallOutcome.ANSWERED, 200, turn=turn, prompt=prompt, ref=taken.engine_ref)
+        await deps.log.commit(record, turn)
+    except asyncio.CancelledError:
+        await _log_failure(session, call, deps, CallOutcome.UNDELIVERED, "the client was gone")
+        raise
+    except TuglineError as err:
+        await _log_failure(session, call, deps, _outcome_of(err), describe(err), err.status)
+        raise
+    session.forest.commit(turn)
+    session.grew(turn)
+    _measure(deps.metrics, turn)
+    return Produced(reply, turn, record)
+
+
+async def _prepare(
+    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps
+) -> tuple[Prompt, Sampling]:
+    check_request(call.request)
+    check_budget(session.policy, session.spent)
+    begun = time.perf_counter()
+    prompt = await _off_loop(deps, lambda: make_prompt(session, call.request, attached, deps))
+    deps.metrics.stage.labels("prompt").observe(time.perf_counter() - begun)
+    sampling = admit(session.policy, call.request, deps.engine.info, count(prompt.ids), session.spent)
+    return prompt, sampling
+
+
+def make_prompt(session: OpenSession, request: Request, attached: Attachment, deps: Deps) -> Prompt:
+    """Prompt ids for an attached request: full(parent) ++ bridge, or a full render for a root. Runs in a worker."""
+    parent, model = attached.parent, deps.model
+    root_reason = attached.root_reason
+    if parent is not None and not deps.rerender:
+        full = session.forest.full(parent.turn_id)
+        try:
+            bridge = model.bridge(
+                request.head,
+                session.forest.history(parent.turn_id),
+                attached.tail,
+                last_id=None if not full else int.from_bytes(full[-4:], "little", signed=True),
+                finish=parent.finish,
+                sampled=parent.sampled,
+            )
+        except BridgeRefused as refused:
+            root_reason = f"no_bridge:{refused.reason}"
+        else:
+            keep = count(full) - bridge.drop
+            ids = concat([take(full, 0, keep), bridge.ids])
+            return Prompt(ids, keep, bridge.ids, attached, attached.drift + bridge.drift, None)
+    rendered = model.render(request.head, request.items)
+    rooted = attached.as_root(request, root_reason or "rerender")
+    return Prompt(rendered.ids, 0, rendered.ids, rooted, attached.drift + rendered.drift, rooted.root_reason)
+
+
+async def _sample(
+    session: OpenSession, call: Inbound, prompt: Prompt, sampling: Sampling, deps: Deps
+) -> tuple[Sample, int]:
+    begun = time.perf_counter()
+    request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
+    taken = await sample(deps.engine, request, deps.retry)
+    deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
+    return taken
+
+
+def _make_turn(
+    session: OpenSession,
+    call: Inbound,
+    prompt: Prompt,
+    sampling: Sampling,
+    taken: Sample,
+    parsed: Parsed,
+    deps: Deps,
+) -> tuple[Turn, Reply]:
+    turn_id = new_id("turn")
+    assistant = _with_call_ids(parsed.assistant, turn_id)
+    reply = Reply(
+        id=turn_id.removeprefix("turn_"),
+        model=call.request.model,
+        created=int(time.time()),
+        assistant=assistant,
+        finish=parsed.finish,
+        usage=Usage(count(prompt.ids), count(taken.ids), taken.cached_tokens, parsed.reasoning_tokens),
+    )
+    echo = call.dialect.echo(reply)
+    exact, lenient = session.forest.keys(prompt.attached, echo)
+    request = Generation(call.call_id, session.session_id, prompt.ids, sampling)
+    turn = Turn(
+        turn_id=turn_id,
+        session_id=session.session_id,
+        seq=len(session.forest.turns),
+        parent=prompt.attached.parent.turn_id if prompt.attached.parent else None,
+        keep=prompt.keep,
+        bridge=prompt.bridge,
+        sampled=taken.ids,
+        logprobs=taken.logprobs,
+        version_runs=taken.version_runs,
+        finish=taken.finish,
+        prompt_len=count(prompt.ids),
+        head=call.request.head,
+        items=prompt.attached.tail,
+        echo=echo,
+        key_exact=exact,
+        key_lenient=lenient,
+        sampling=sampling,
+        level=deps.engine.info.level,
+        drift=prompt.drift + parsed.drift,
+        untrainable=check_sample(request, taken, deps.engine.info),
+    )
+    return turn, reply
+
+
+def _with_call_ids(assistant: Assistant, turn_id: str) -> Assistant:
+    """Give each call a wire id that is unique in the session: some models repeat theirs turn by turn."""
+    if not assistant.calls:
+        return assistant
+    stem = turn_id.removeprefix("turn_")
+    calls = tuple(ToolCall(f"call_{stem}_{i}", c.name, c.arguments) for i, c in enumerate(assistant.calls))
+    return Assistant(assistant.text, assistant.reasoning, calls)
+
+
+def _outcome_of(err: TuglineError) -> CallOutcome:
+    if isinstance(err, EngineError):
+        return CallOutcome.ENGINE_FAILED
+    return CallOutcome.STORE_FAILED if isinstance(err, StoreError) else CallOutcome.REJECTED
+
+
+async def _log_failure(
+    session: OpenSession, call: Inbound, deps: Deps, outcome: CallOutcome, error: str, status: int = 499
+) -> None:
+    """Record a call that gave no turn. A store that fails here has already failed the call in the harness's sight."""
+    session.last_error = error
+    if outcome is CallOutcome.ENGINE_FAILED:
+        session.engine_failures += 1
+    record = _record(session, call, outcome, status, error=error)
+    try:
+        await deps.log.commit(record, None)
+    except StoreError as failed:
+        session.last_error = describe(failed)
+
+
+def _record(
+    session: OpenSession,
+    call: Inbound,
+    outcome: CallOutcome,
+    status: int,
+    *,
+    turn: Turn | None = None,
+    prompt: Prompt | None = None,
+    ref: str | None = None,
+    error: str | None = None,
+) -> CallRecord:
+    return CallRecord(
+        call_id=call.call_id,
+        session_id=session.session_id,
+        seq=call.seq,
+        dialect=call.dialect.name,
+        path=call.path,
+        turn_id=turn.turn_id if turn else None,
+        outcome=outcome,
+        status=status,
+        started=call.started,
+        duration=max(0.0, time.time() - call.started),
+        asked_model=call.request.model[:200],
+        asked=_asked(call.request.options),
+        engine_ref=ref,
+        root_reason=prompt.root_reason if prompt else None,
+        drift=turn.drift if turn else (),
+        error=error,
+    )
+
+
+def _asked(options: Options) -> str:
+    return msgspec.json.encode(options).decode()
+
+
+def _measure(metrics: Metrics, turn: Turn) -> None:
+    metrics.tokens.labels("prompt").inc(turn.prompt_len)
+    metrics.tokens.labels("prompt_new").inc(count(turn.bridge))
+    metrics.tokens.labels("sampled").inc(count(turn.sampled))
+    for reason in turn.drift:
+        metrics.drift.labels(reason).inc()
+
+
+async def _off_loop(deps: Deps, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(deps.pool, work)

@@ -1,0 +1,29 @@
+"""Counters of the data plane, in a registry of their own."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+
+
+class Metrics:
+    """One per gateway."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.calls = Counter("tugline_calls", "Calls by outcome.", ["dialect", "outcome"], registry=self.registry)
+        self.drift = Counter("tugline_drift", "Drift reasons.", ["reason"], registry=self.registry)
+        self.tokens = Counter("tugline_tokens", "Tokens handled.", ["kind"], registry=self.registry)
+        self.stage = Histogram(
+            "tugline_call_stage_seconds", "Time per stage.", ["stage"], buckets=_SECONDS, registry=self.registry
+        )
+        self.running = Gauge("tugline_calls_running", "Calls in flight.", registry=self.registry)
+        self.sessions = Gauge("tugline_sessions_open", "Open sessions.", registry=self.registry)
+        self.loop_lag = Histogram(
+            "tugline_loop_lag_seconds", "Event-loop lag, sampled.", buckets=_SECONDS, registry=self.registry
+        )
+
+    def text(self) -> bytes:
+        """Prometheus exposition."""
+        return generate_latest(self.registry)
