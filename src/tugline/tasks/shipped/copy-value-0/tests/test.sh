@@ -21,10 +21,10 @@ gone() {
     fi
 }
 
-holds router.cfg 'size = ginger
-target = 25
-width = 75
-zone = 95'
+holds router.cfg 'size=ginger
+target=25
+width=75
+zone=95'
 holds catalog.log '95'
 
 echo "$reward" > "$logs/reward.txt"

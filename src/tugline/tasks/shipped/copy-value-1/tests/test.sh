@@ -21,11 +21,11 @@ gone() {
     fi
 }
 
-holds scanner.cfg 'depth = piston
-shift = 85
-source = 87
-mode = papaya
-theme = diamond'
+holds scanner.cfg 'depth=piston
+shift=85
+source=87
+mode=papaya
+theme=diamond'
 holds letter.md 'piston'
 
 echo "$reward" > "$logs/reward.txt"

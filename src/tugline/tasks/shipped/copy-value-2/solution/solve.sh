@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-sed -n 's/^limit = //p' printer.cfg > bulletin.log
+sed -n 's/^limit=//p' printer.cfg > bulletin.log

@@ -21,11 +21,11 @@ gone() {
     fi
 }
 
-holds printer.cfg 'target = 11
-level = 66
-region = 35
-limit = lemon
-timeout = walnut'
+holds printer.cfg 'target=11
+level=66
+region=35
+limit=lemon
+timeout=walnut'
 holds bulletin.log 'lemon'
 
 echo "$reward" > "$logs/reward.txt"

@@ -21,10 +21,10 @@ gone() {
     fi
 }
 
-holds logger.cfg 'width = desert
-region = vanilla
-format = engine
-retries = 50
-size = harbor'
+holds logger.cfg 'width=desert
+region=vanilla
+format=engine
+retries=50
+size=harbor'
 
 echo "$reward" > "$logs/reward.txt"

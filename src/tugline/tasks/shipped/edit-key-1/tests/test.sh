@@ -21,9 +21,9 @@ gone() {
     fi
 }
 
-holds storage.cfg 'format = 94
-theme = 23
-color = 18
-region = lemon'
+holds storage.cfg 'format=94
+theme=23
+color=18
+region=lemon'
 
 echo "$reward" > "$logs/reward.txt"

@@ -21,8 +21,8 @@ gone() {
     fi
 }
 
-holds network.cfg 'region = river
-format = 99
-shift = comet'
+holds network.cfg 'region=river
+format=99
+shift=comet'
 
 echo "$reward" > "$logs/reward.txt"
