@@ -1,0 +1,61 @@
+"""`tugline config show|check`: which settings hold, and where each comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tugline.cli import output
+from tugline.cli.flags import RunFlags, load_settings
+from tugline.core.errors import TuglineError
+
+app = typer.Typer(no_args_is_help=True, help="Show or check settings: file, then TUGLINE_* variables, then flags.")
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="config")
+
+
+@app.command("show")
+def show(
+    file: Annotated[Path | None, typer.Argument(help="TOML file; none = defaults and environment.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Print each setting with its value and source.
+
+    Example: tugline config show run.toml --set engine.slots=8
+    """
+    try:
+        loaded = load_settings(file, RunFlags(extra=tuple(set_ or ())))
+    except TuglineError as err:
+        output.fail(err, as_json=as_json)
+    values = loaded.flat()
+    if as_json:
+        output.emit({k: {"value": v, "source": loaded.sources.get(k, "default")} for k, v in values.items()})
+        return
+    width = max(map(len, values))
+    for key, value in values.items():
+        typer.echo(f"{key.ljust(width)}  {value!s:<24}  {loaded.sources.get(key, 'default')}")
+
+
+@app.command("check")
+def check(
+    file: Annotated[Path, typer.Argument(help="TOML file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Exit 0 if the file is valid, 2 with file, key and line if not.
+
+    Example: tugline config check run.toml
+    """
+    try:
+        load_settings(file, RunFlags())
+    except TuglineError as err:
+        output.fail(err, as_json=as_json)
+    if as_json:
+        output.emit({"ok": True, "file": str(file)})
+    else:
+        typer.echo(f"{file}: ok")

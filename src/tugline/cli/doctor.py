@@ -1,0 +1,158 @@
+"""`tugline doctor`: what works on this machine, and what each missing part would need."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tugline import __version__
+from tugline.cli import output
+from tugline.cli.wiring import PILOT, chat_model
+from tugline.core.errors import ConfigError, TuglineError
+from tugline.harnesses import harness as find_harness
+from tugline.sandboxes import provider as sandbox_provider
+
+HELP = """Check this machine part by part. Without arguments: everything.
+
+[bold]Examples[/]
+
+  tugline doctor
+  tugline doctor sandbox engine
+  tugline doctor harness --harness pi
+  tugline doctor template --model ./my-model --json
+
+Exit status 0: the asked parts work. 1: one does not; the line says what to do.
+"""
+
+PARTS = ("system", "sandbox", "engine", "template", "harness")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line. `ok` None = works in part; `hint` says what to do."""
+
+    part: str
+    ok: bool | None
+    what: str
+    hint: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor", help=HELP)(doctor)
+
+
+def doctor(
+    parts: Annotated[list[str] | None, typer.Argument(help=f"Any of: {', '.join(PARTS)}.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Model directory; default: the shipped pilot.")] = None,
+    harness: Annotated[str, typer.Option(help="Harness to check.")] = "pi",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """See HELP."""
+    asked = parts or list(PARTS)
+    unknown = [p for p in asked if p not in PARTS]
+    if unknown:
+        output.fail(
+            ConfigError(f"unknown part {unknown[0]!r}; choose from {', '.join(PARTS)}", where="doctor"), as_json=as_json
+        )
+    makers: dict[str, Callable[[], list[Check]]] = {
+        "system": _system,
+        "sandbox": _sandboxes,
+        "engine": _engine,
+        "template": lambda: _template(model or PILOT),
+        "harness": lambda: _harness(harness),
+    }
+    checks = [check for part in asked for check in makers[part]()]
+    # one working sandbox is enough; the others only say what they would need
+    boxes = [c for c in checks if c.part == "sandbox"]
+    ok = all(c.ok is not False for c in checks if c.part != "sandbox") and (
+        not boxes or any(c.ok for c in boxes)
+    )
+    if as_json:
+        output.emit({"ok": ok, "checks": checks})
+    else:
+        console = output.console()
+        for check in checks:
+            mark = {True: "[green]ok[/]  ", None: "[yellow]part[/]", False: "[red]no[/]  "}[check.ok]
+            console.print(f"{mark} {check.part:<9}", end="")
+            console.print(check.what + (f" -> {check.hint}" if check.hint else ""), markup=False)
+    raise typer.Exit(output.OK if ok else output.FAILED)
+
+
+def _system() -> list[Check]:
+    linux = sys.platform == "linux"
+    what = f"tugline {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
+    what += f"{os.cpu_count()} cores"
+    hint = "" if linux else "isolating sandboxes need Linux; `--sandbox local` works here, for trusted agents"
+    return [Check("system", True if linux else None, what, hint)]
+
+
+def _sandboxes() -> list[Check]:
+    checks = []
+    with tempfile.TemporaryDirectory(prefix="tugline-doctor-") as scratch:
+        for name in ("bubblewrap", "local"):
+            try:
+                provider = sandbox_provider(name, Path(scratch), "doctor")
+                problems = asyncio.run(_probe_sandbox(provider))
+            except TuglineError as err:
+                problems = [err.message]
+            kind = "agents reach the gateway and nothing else" if name == "bubblewrap" else "no isolation: trusted only"
+            checks.append(Check("sandbox", not problems, f"{name} ({kind})", "; ".join(problems)))
+    for name in ("container", "apptainer"):
+        checks.append(Check("sandbox", None, name, "not in this version"))
+    return checks
+
+
+async def _probe_sandbox(provider: object) -> list[str]:
+    from tugline.core.contracts import SandboxProvider
+
+    typed: SandboxProvider = provider  # type: ignore[assignment]  # narrowed for the checker only
+    try:
+        return await typed.check()
+    finally:
+        await typed.close()
+
+
+def _engine() -> list[Check]:
+    missing = [m for m in ("torch", "safetensors") if importlib.util.find_spec(m) is None]
+    hint = (
+        "install the CPU build of torch, then `pip install 'tugline[embedded]'`; plain torch on Linux x86-64 pulls a "
+        "CUDA build of several GB"
+    )
+    return [
+        Check("engine", not missing, f"embedded {'ready' if not missing else 'lacks ' + ', '.join(missing)}",
+              hint if missing else ""),
+        Check("engine", True, "scripted (plays a file; for tests of your harness)"),
+    ]
+
+
+def _template(path: Path) -> list[Check]:
+    try:
+        report = chat_model(path).probe()
+    except TuglineError as err:
+        return [Check("template", False, str(path), err.message)]
+    failures = [f for f in report.failures]
+    bridge = "tail splice: prompts extend token for token" if report.splice else "no bridge: every prompt is re-rendered"
+    return [Check("template", report.splice, f"{path.name}: {bridge}", "; ".join(map(str, failures)))]
+
+
+def _harness(name: str) -> list[Check]:
+    from tugline.config.load import load
+
+    cache = Path(load(None, dict(os.environ), {}).settings.cache.dir).expanduser()
+    lines: list[str] = []
+    try:
+        bundle = asyncio.run(find_harness(name).install(cache, lines.append))
+    except TuglineError as err:
+        return [Check("harness", False, name, err.message)]
+    return [Check("harness", True, f"{name} {bundle.version}")]

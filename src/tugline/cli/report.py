@@ -1,0 +1,51 @@
+"""`tugline report RUN`: what a run came to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tugline.cli import output
+from tugline.cli.show import show_drift, show_summary
+from tugline.core.errors import TuglineError
+from tugline.rollout.summary import summarise
+from tugline.store import RunStore
+
+HELP = """Rewards, outcomes, rows per session, stage times and drift of a run. Works while the run goes on.
+
+[bold]Examples[/]
+
+  tugline report runs/first
+  tugline report runs/first --drift
+  tugline report runs/first --json
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report", help=HELP)(report)
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    drift: Annotated[bool, typer.Option("--drift", help="Only the drift table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """See HELP."""
+    try:
+        with RunStore.open(run, write=False) as store:
+            summary = summarise(store)
+    except TuglineError as err:
+        output.fail(err, as_json=as_json)
+    if as_json:
+        output.emit(summary.as_json())
+    elif drift:
+        show_drift(output.console(), summary)
+    else:
+        show_summary(output.console(), summary)
+    silent = summary.rewards and not summary.tokens["trained"]
+    if silent:
+        output.console().print(f"0 of {summary.total} sessions are trainable although rewards exist", style="bold red")
+    raise typer.Exit(output.FAILED if silent else output.OK)

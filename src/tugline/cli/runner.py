@@ -1,0 +1,156 @@
+"""Running a rollout from the command line: pre-flight, progress, the proofs that end it, the report."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from tugline.cli import output
+from tugline.cli.progress import Progress
+from tugline.cli.show import show_proof, show_summary
+from tugline.cli.wiring import wired
+from tugline.config.load import Loaded, dump_toml
+from tugline.core.columns import concat, count, floats_array, take_floats
+from tugline.core.contracts import Engine
+from tugline.core.errors import ConfigError
+from tugline.core.session import Ended
+from tugline.core.task import Task
+from tugline.engines.journal import JournalIndex
+from tugline.rollout.proof import Proof, prove_run
+from tugline.rollout.summary import Summary, summarise
+from tugline.store import RunStore
+from tugline.tasks import load_tasks
+
+RESCORE_TOLERANCE = 5e-3
+"""Nats; float32 batched sampling against one teacher-forced pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What to run."""
+
+    tasks: tuple[str, ...]
+    loaded: Loaded
+    next_steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rescored:
+    """A random part of the calls, scored again by the engine. `worst` is the largest difference in nats."""
+
+    calls: int
+    worst: float
+
+    @property
+    def ok(self) -> bool:
+        return self.worst <= RESCORE_TOLERANCE
+
+
+def run_and_report(request: RunRequest, *, as_json: bool) -> int:
+    """Exit status: 0 when the run's own proofs hold, 1 when one fails."""
+    import os
+
+    tasks = tuple(load_tasks(list(request.tasks), env=dict(os.environ)))
+    path = run_dir(request.loaded)
+    store = RunStore.open_or_create(path, dump_toml(request.loaded.settings))
+    console = output.console()
+    settings = request.loaded.settings
+    total = len(tasks) * settings.run.n
+    if not as_json:
+        console.print(f"run [bold]{path}[/]: {len(tasks)} tasks x {settings.run.n} sessions of {settings.harness.name}")
+    begun = time.monotonic()
+    with Progress(console, total, quiet=as_json) as progress:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            rescored = runner.run(_run(request, tasks, store, progress))
+    with RunStore.open(path, write=False) as reader:
+        proof = prove_run(reader, JournalIndex(path / "engine").get)
+        summary = summarise(reader)
+    seconds = time.monotonic() - begun
+    ok = proof.ok and (rescored is None or rescored.ok) and summary.total == total
+    if as_json:
+        output.emit(_json(path, proof, summary, rescored, seconds, ok=ok))
+    else:
+        show_summary(console, summary)
+        show_proof(console, proof, rescored)
+        console.print(f"{seconds:.0f} s · [bold]{path}[/]", highlight=False)
+        if request.next_steps:
+            console.print(_next_steps(path), markup=False)
+    return output.OK if ok else output.FAILED
+
+
+def run_dir(loaded: Loaded) -> Path:
+    """--out, or runs/<time>-<name> in the working directory."""
+    if loaded.settings.run.out:
+        return Path(loaded.settings.run.out).expanduser()
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{stamp}-{loaded.settings.run.name or 'rollout'}"
+
+
+async def _run(
+    request: RunRequest, tasks: tuple[Task, ...], store: RunStore, progress: Progress
+) -> Rescored | None:
+    settings = request.loaded.settings
+    try:
+        async with wired(settings, tasks, store, progress.say, progress.seen) as parts:
+            if not tasks:
+                raise ConfigError("no tasks", where="TASKS")
+            ended: list[Ended] = []
+            async for group in parts.service.run():
+                ended.extend(group.sessions)
+            return await rescore(parts.engine, store, [s.key.session_id for s in ended])
+    finally:
+        await store.close()
+
+
+async def rescore(engine: Engine, store: RunStore, session_ids: list[str], share: float = 0.01) -> Rescored | None:
+    """Score a random share of turns (at least 3) in a teacher-forced pass. None when the engine cannot score."""
+    from tugline.engines import Scorer
+
+    if not isinstance(engine, Scorer):
+        return None
+    import random
+
+    from tugline.forest.forest import Forest
+
+    rng = random.Random(0)
+    picked = [s for s in session_ids if rng.random() < max(share, 3 / max(1, len(session_ids)))][:50]
+    worst, calls = 0.0, 0
+    for session_id in picked or session_ids[:3]:
+        turns = await store.load_turns(session_id)
+        if not turns:
+            continue
+        forest = Forest.restore(session_id, b"", turns)
+        turn = rng.choice(list(turns))
+        prompt = forest.prompt(turn.turn_id)
+        scored = await engine.score(concat([prompt, turn.sampled]), turn.sampling)
+        fresh = floats_array(take_floats(scored, count(prompt)))
+        worst = max(worst, float(abs(fresh - floats_array(turn.logprobs)).max()))
+        calls += 1
+    return Rescored(calls, worst) if calls else None
+
+
+def _json(
+    path: Path, proof: Proof, summary: Summary, rescored: Rescored | None, seconds: float, *, ok: bool
+) -> dict[str, object]:
+    return {
+        "ok": ok,
+        "run": str(path),
+        "seconds": round(seconds, 1),
+        "report": summary.as_json(),
+        "verify": proof.as_json(),
+        "rescored": {"calls": rescored.calls, "max_abs_diff": rescored.worst} if rescored else None,
+    }
+
+
+def _next_steps(path: Path) -> str:
+    return (
+        "\nNext:\n"
+        f"  tugline verify {path}            prove every call against the engine's own journal again\n"
+        f"  tugline report {path} --drift    where meaning or format deviated, and why\n"
+        "  tugline rollout files -n 8       all shipped tasks\n"
+        "  tugline rollout ./my-task --harness 'command:my-agent {instruction}'\n"
+    )

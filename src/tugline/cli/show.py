@@ -1,0 +1,91 @@
+"""Summaries and proofs for people."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from tugline.rollout.proof import Proof
+from tugline.rollout.summary import Summary
+
+
+class Rescored(Protocol):
+    """The result of re-scoring."""
+
+    @property
+    def calls(self) -> int: ...
+    @property
+    def worst(self) -> float: ...
+    @property
+    def ok(self) -> bool: ...
+
+
+def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> None:
+    """Outcomes, rewards, rows, drift."""
+    data = summary.as_json()
+    grid = Table.grid(padding=(0, 2))
+    outcomes = "  ".join(f"{k} {v}" for k, v in sorted(summary.sessions.items()))
+    grid.add_row("sessions", f"{summary.total}  ({outcomes})")
+    if summary.attempts > summary.total:
+        grid.add_row("attempts", f"{summary.attempts} (infrastructure failures are retried)")
+    n = len(summary.rewards)
+    if n:
+        good = sum(r > 0 for r in summary.rewards)
+        grid.add_row("reward", f"mean {sum(summary.rewards) / n:.3f} over {n} sessions; {good} above 0")
+    else:
+        grid.add_row("reward", "none: no session was judged")
+    rows = data["rows_per_session"]
+    grid.add_row("rows per session", f"{rows:.2f}" if isinstance(rows, float) else "no rows")
+    tokens = summary.tokens
+    grid.add_row(
+        "tokens",
+        f"{tokens['sampled']} sampled, {tokens['trained']} trained, "
+        f"{tokens['prompt_new']} of {tokens['prompt']} prompt tokens were new",
+    )
+    for name in ("booting", "running", "judging"):
+        if summary.stages.get(name):
+            values = sorted(summary.stages[name])
+            p50, p95 = values[len(values) // 2], values[min(len(values) - 1, int(len(values) * 0.95))]
+            grid.add_row(f"{name} time", f"p50 {p50:.2f} s, p95 {p95:.2f} s")
+    console.print(grid)
+    if drift:
+        show_drift(console, summary)
+    for reason, count in summary.reasons.most_common(3):
+        session = summary.example.get(reason, "")
+        console.print(f"  {count} x {reason}  (e.g. sessions/{session}/)", markup=False, style="yellow")
+
+
+def show_drift(console: Console, summary: Summary) -> None:
+    """The drift table: every deviation is counted and named."""
+    if not summary.drift:
+        console.print("drift: none")
+        return
+    table = Table("drift", "turns", box=None, pad_edge=False)
+    for reason, n in summary.drift.most_common():
+        table.add_row(reason, str(n))
+    console.print(table)
+
+
+def show_proof(console: Console, proof: Proof, rescored: Rescored | None = None) -> None:
+    """The last lines of a run: what was proven, or what contradicts it."""
+    mark = "[bold green]proven[/]" if proof.ok else "[bold red]NOT PROVEN[/]"
+    console.print(
+        f"{mark}  calls {proof.calls_exact}/{proof.calls_total} exact against the engine's journal, "
+        f"traces {proof.traces_exact}/{proof.traces_total} exact, {proof.traces_continuous} continuous, "
+        f"{proof.trained_tokens} of {proof.sampled_tokens} sampled tokens trained once"
+    )
+    if rescored is not None:
+        state = "[green]agrees[/]" if rescored.ok else "[bold red]DISAGREES[/]"
+        console.print(f"re-scoring {rescored.calls} random calls {state}: max |difference| {rescored.worst:.2e} nats")
+    for finding in proof.findings[:20]:
+        where = "" if finding.position is None else f" at position {finding.position}"
+        who = finding.call_id or finding.trace_id or finding.turn_id or finding.session_id
+        console.print(f"  {finding.kind}: {who}{where}: {finding.message}", markup=False, style="red")
+    if len(proof.findings) > 20:
+        console.print(f"  and {len(proof.findings) - 20} more (--json lists 200)")
+    for session in proof.rewarded_without_tokens[:5]:
+        console.print(f"  session {session} has a reward and no trainable token", markup=False, style="red")
+    if proof.calls_total == 0:
+        console.print("  nothing to prove: no call was answered", style="red")

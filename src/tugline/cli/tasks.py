@@ -1,0 +1,87 @@
+"""`tugline tasks list|show|check`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from tugline.cli import output
+from tugline.core.errors import TuglineError
+from tugline.core.task import Task
+from tugline.tasks import load_tasks, shipped_names
+
+app = typer.Typer(no_args_is_help=True, help="Tasks: Harbor task directories, or names that ship with Tugline.")
+
+
+def register(root: typer.Typer) -> None:
+    """Add the commands."""
+    root.add_typer(app, name="tasks")
+
+
+@app.command("list")
+def list_(as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False) -> None:
+    """The shipped tasks.
+
+    Example: tugline tasks list
+    """
+    names = shipped_names()
+    if as_json:
+        output.emit({"tasks": names})
+    else:
+        typer.echo("\n".join(names))
+
+
+@app.command("show")
+def show(
+    task: Annotated[str, typer.Argument(help="Task directory or shipped name.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """What a task asks and how it is set up.
+
+    Example: tugline tasks show copy-001
+    """
+    loaded = _load([task], as_json=as_json)
+    if as_json:
+        output.emit([_facts(t) for t in loaded])
+        return
+    for found in loaded:
+        typer.echo(output.table(_facts(found)))
+
+
+@app.command("check")
+def check(
+    tasks: Annotated[list[str], typer.Argument(help="Task directories or shipped names.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Read tasks and name every file and field that is wrong. Exit 2 if one is.
+
+    Example: tugline tasks check ./my-tasks
+    """
+    loaded = _load(tasks, as_json=as_json)
+    if as_json:
+        output.emit({"ok": True, "tasks": [t.task_id for t in loaded]})
+    else:
+        typer.echo(f"{len(loaded)} tasks: ok")
+
+
+def _load(specs: list[str], *, as_json: bool) -> list[Task]:
+    try:
+        return list(load_tasks(specs, env=dict(os.environ)))
+    except TuglineError as err:
+        output.fail(err, as_json=as_json)
+
+
+def _facts(task: Task) -> dict[str, object]:
+    return {
+        "task": task.task_id,
+        "name": task.name,
+        "instruction": task.instruction,
+        "image": task.environment.image,
+        "workdir": task.environment.workdir,
+        "steps": len(task.environment.steps),
+        "agent limit": task.budgets.agent,
+        "digest": task.digest,
+        "path": str(task.path),
+    }

@@ -1,0 +1,183 @@
+"""Objects from settings. The only module that knows every implementation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tugline.config.types import Settings
+from tugline.core.contracts import Engine, Harness, Limits, Policy, SandboxProvider
+from tugline.core.errors import ConfigError
+from tugline.core.session import Ended, SessionState
+from tugline.core.task import Task
+from tugline.core.trace import Trajectory
+from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
+from tugline.dialects import DIALECTS
+from tugline.engines import make_engine
+from tugline.engines.modeldir import read_model_dir
+from tugline.gateway.delivery import Timing
+from tugline.gateway.gateway import GatewayOptions, LocalGateway
+from tugline.harnesses import harness as find_harness
+from tugline.rollout.service import RolloutService
+from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
+from tugline.sandboxes import provider as sandbox_provider
+from tugline.store import RunStore
+from tugline.tokens.model import ChatFiles, ChatModel
+from tugline.trajectory.build import SessionFacts, build
+from tugline.verifiers import verifier_for
+
+PILOT = Path(__file__).resolve().parent.parent / "training" / "pilot" / "model"
+"""The policy that ships with the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """A rollout ready to run."""
+
+    store: RunStore
+    engine: Engine
+    gateway: LocalGateway
+    provider: SandboxProvider
+    service: RolloutService
+
+
+def model_dir(settings: Settings) -> Path:
+    """Where the policy lies. Raises ConfigError when it is no directory."""
+    path = Path(settings.engine.model).expanduser() if settings.engine.model else PILOT
+    if not path.is_dir():
+        raise ConfigError(f"{path} is not a model directory", where="engine.model")
+    return path
+
+
+def chat_model(path: Path) -> ChatModel:
+    """Tokenizer, template and parser of a model directory."""
+    files = read_model_dir(path)
+    return ChatModel(
+        ChatFiles(
+            tokenizer_json=files.tokenizer_json,
+            template=files.template,
+            parser=files.parser,
+            stop=tuple(files.stop),
+            context=files.context,
+            specials=dict(files.specials),
+        )
+    )
+
+
+def engine_for(settings: Settings, run_dir: Path) -> Engine:
+    """The engine of a run; its journal lies in RUN/engine/."""
+    return make_engine(
+        settings.engine.spec,
+        model=model_dir(settings),
+        journal_dir=run_dir / "engine",
+        device=settings.engine.device,
+        threads=settings.engine.threads,
+        slots=settings.engine.slots,
+        seed=settings.run.seed,
+    )
+
+
+def policy_of(settings: Settings) -> Policy:
+    """What every session's calls are held to."""
+    s, limits = settings.sampling, settings.limits
+    return Policy(
+        sampling=Sampling(s.temperature, s.top_p, s.top_k, s.max_tokens),
+        max_turns=limits.max_turns,
+        max_session_tokens=limits.max_tokens_per_session,
+    )
+
+
+async def choose_sandbox(settings: Settings, run_dir: Path, run_id: str) -> SandboxProvider:
+    """The sandbox asked for; `auto` is bubblewrap where it works. Raises ConfigError saying what is missing."""
+    name = settings.sandbox.name
+    asked = "bubblewrap" if name == "auto" else name
+    provider = sandbox_provider(asked, run_dir / "sandboxes", run_id)
+    problems = await provider.check()
+    if problems:
+        hint = " (--sandbox local runs agents unisolated, for trusted development)" if name == "auto" else ""
+        raise ConfigError(f"{asked} does not work here: {'; '.join(problems)}{hint}", where="sandbox.name")
+    return provider
+
+
+def spec_of(settings: Settings, tasks: tuple[Task, ...], context: int) -> RolloutSpec:
+    """The rollout that settings describe."""
+    c, limits, box = settings.run.concurrency, settings.limits, settings.sandbox
+    return RolloutSpec(
+        tasks=tasks,
+        n=settings.run.n,
+        policy=policy_of(settings),
+        concurrency=Concurrency(c.boot, c.run, c.judge),
+        limits=StageLimits(limits.boot_timeout, limits.agent_timeout, limits.judge_timeout),
+        sandbox_limits=Limits(box.memory, box.disk, box.pids),
+        max_attempts=1 + limits.infra_retries,
+        context=context,
+        max_tokens=settings.sampling.max_tokens,
+    )
+
+
+def make_trajectory(
+    ended: Ended, turns: list[Turn], calls: list[CallRecord], logprob_kind: str = "processed"
+) -> Trajectory:
+    """Rows of an ended session. A turn that some later turn extends was delivered, whatever the socket said."""
+    extended = {t.parent for t in turns}
+    served = {
+        c.turn_id for c in calls if c.outcome in (CallOutcome.ANSWERED, CallOutcome.REPLAYED, CallOutcome.COALESCED)
+    }
+    undelivered = frozenset(t.turn_id for t in turns if t.turn_id not in served and t.turn_id not in extended)
+    facts = SessionFacts(
+        session_id=ended.key.session_id,
+        group_id=ended.key.group_id,
+        outcome=ended.outcome,
+        reward=ended.reward,
+        reward_parts=dict(ended.reward_parts),
+        logprob_kind=logprob_kind,
+    )
+    return build(facts, turns, undelivered)
+
+
+@asynccontextmanager
+async def wired(
+    settings: Settings,
+    tasks: tuple[Task, ...],
+    store: RunStore,
+    say: Callable[[str], None],
+    on_state: Callable[[SessionState], None],
+) -> AsyncIterator[Wired]:
+    """Everything started, in order; everything stopped again, whatever happens."""
+    run_dir = store.path
+    engine = engine_for(settings, run_dir)
+    model = await asyncio.to_thread(chat_model, engine.info.model_dir)
+    gate = settings.gateway
+    options = GatewayOptions(
+        host=gate.host, port=gate.port, max_body=gate.max_body, timing=Timing(gate.keepalive, gate.grace)
+    )
+    gateway = LocalGateway(engine, model, store, DIALECTS, options)
+    provider = await choose_sandbox(settings, run_dir, run_dir.name)
+    harness: Harness = find_harness(settings.harness.name)
+    try:
+        await provider.reap()
+        await engine.start()
+        await gateway.start()
+        parts = Parts(
+            store=store,
+            gate=gateway,
+            sandboxes=provider,
+            harness=harness,
+            verifier_for=verifier_for,
+            build=lambda state, turns, calls: make_trajectory(
+                state, list(turns), list(calls), engine.info.logprob_kind
+            ),
+            sessions_dir=run_dir / "sessions",
+            cache=Path(settings.cache.dir).expanduser(),
+            say=say,
+            on_state=on_state,
+        )
+        service = RolloutService(spec_of(settings, tasks, engine.info.context), parts)
+        yield Wired(store, engine, gateway, provider, service)
+    finally:
+        await gateway.stop()
+        await provider.close()
+        await engine.close()

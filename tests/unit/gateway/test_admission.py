@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from tugline.core.contracts import EngineInfo, Policy
+from tugline.core.errors import ContextOverflow, Forbidden, Unsupported
+from tugline.core.items import Head, Options, Request, UserMedia, UserText
+from tugline.core.turn import Sampling
+from tugline.gateway.admission import Spent, admit, check_budget, check_request
+
+INFO = EngineInfo("x", "m", Path(), context=100, vocab=10, stop_ids=(1,))
+POLICY = Policy(Sampling(temperature=0.7, max_tokens=50))
+
+
+def request(**options: object) -> Request:
+    return Request("m", Head(), (UserText("hi"),), Options(**options))  # type: ignore[arg-type]
+
+
+def test_sampling_is_the_operators_whatever_the_harness_asks() -> None:
+    used = admit(POLICY, request(temperature=0.0, top_p=0.1), INFO, 10, Spent())
+    assert (used.temperature, used.top_p) == (0.7, 1.0)
+
+
+@pytest.mark.parametrize(("asked", "prompt", "expected"), [(None, 10, 50), (20, 10, 20), (4096, 60, 40), (1, 99, 1)])
+def test_max_tokens_is_the_least_of_asked_policy_and_room(asked: int | None, prompt: int, expected: int) -> None:
+    assert admit(POLICY, request(max_tokens=asked), INFO, prompt, Spent()).max_tokens == expected
+
+
+def test_a_prompt_that_fills_the_window_is_a_context_error_with_both_numbers() -> None:
+    with pytest.raises(ContextOverflow) as caught:
+        admit(POLICY, request(), INFO, 100, Spent())
+    assert (caught.value.prompt_tokens, caught.value.limit) == (100, 100)
+
+
+def test_session_budgets_end_a_session_cleanly() -> None:
+    policy = Policy(Sampling(max_tokens=50), max_turns=2, max_session_tokens=30)
+    check_budget(policy, Spent(1, 29))
+    assert admit(policy, request(), INFO, 10, Spent(1, 25)).max_tokens == 5
+    with pytest.raises(Forbidden, match="2 turns"):
+        check_budget(policy, Spent(2, 0))
+    with pytest.raises(Forbidden, match="30 sampled"):
+        check_budget(policy, Spent(1, 30))
+
+
+def test_images_are_refused_loudly() -> None:
+    with pytest.raises(Unsupported, match="cannot see image/png"):
+        check_request(Request("m", Head(), (UserMedia("image/png", "d"),)))
+
+
+def test_forced_tool_choice_is_refused_not_ignored() -> None:
+    with pytest.raises(Unsupported, match="tool_choice"):
+        check_request(request(tool_choice="required"))
