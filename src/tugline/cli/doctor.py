@@ -75,9 +75,7 @@ def doctor(
     checks = [check for part in asked for check in makers[part]()]
     # one working sandbox is enough; the others only say what they would need
     boxes = [c for c in checks if c.part == "sandbox"]
-    ok = all(c.ok is not False for c in checks if c.part != "sandbox") and (
-        not boxes or any(c.ok for c in boxes)
-    )
+    ok = all(c.ok is not False for c in checks if c.part != "sandbox") and (not boxes or any(c.ok for c in boxes))
     if as_json:
         output.emit({"ok": ok, "checks": checks})
     else:
@@ -130,8 +128,12 @@ def _engine() -> list[Check]:
         "CUDA build of several GB"
     )
     return [
-        Check("engine", not missing, f"embedded {'ready' if not missing else 'lacks ' + ', '.join(missing)}",
-              hint if missing else ""),
+        Check(
+            "engine",
+            not missing,
+            f"embedded {'ready' if not missing else 'lacks ' + ', '.join(missing)}",
+            hint if missing else "",
+        ),
         Check("engine", True, "scripted (plays a file; for tests of your harness)"),
     ]
 
@@ -142,7 +144,9 @@ def _template(path: Path) -> list[Check]:
     except TuglineError as err:
         return [Check("template", False, str(path), err.message)]
     failures = [f for f in report.failures]
-    bridge = "tail splice: prompts extend token for token" if report.splice else "no bridge: every prompt is re-rendered"
+    bridge = (
+        "tail splice: prompts extend token for token" if report.splice else "no bridge: every prompt is re-rendered"
+    )
     return [Check("template", report.splice, f"{path.name}: {bridge}", "; ".join(map(str, failures)))]
 
 

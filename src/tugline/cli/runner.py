@@ -90,9 +90,7 @@ def run_dir(loaded: Loaded) -> Path:
     return Path("runs") / f"{stamp}-{loaded.settings.run.name or 'rollout'}"
 
 
-async def _run(
-    request: RunRequest, tasks: tuple[Task, ...], store: RunStore, progress: Progress
-) -> Rescored | None:
+async def _run(request: RunRequest, tasks: tuple[Task, ...], store: RunStore, progress: Progress) -> Rescored | None:
     settings = request.loaded.settings
     try:
         async with wired(settings, tasks, store, progress.say, progress.seen) as parts:

@@ -111,9 +111,7 @@ async def produce(
     return Produced(reply, turn, record)
 
 
-async def _prepare(
-    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps
-) -> tuple[Prompt, Sampling]:
+async def _prepare(session: OpenSession, call: Inbound, attached: Attachment, deps: Deps) -> tuple[Prompt, Sampling]:
     check_request(call.request)
     check_budget(session.policy, session.spent)
     begun = time.perf_counter()

@@ -1,0 +1,125 @@
+"""Every setting there is. Docstrings give the unit. Durations are seconds, sizes are bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencySettings:
+    """Sessions per stage at once."""
+
+    boot: int = 2
+    run: int = 8
+    judge: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What is run and where its records go."""
+
+    out: str | None = None
+    """Run directory; None = runs/<time>-<name>."""
+    name: str = "rollout"
+    n: int = 8
+    """Sessions per task (a group)."""
+    seed: int | None = None
+    concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What samples."""
+
+    spec: str = "embedded"
+    """embedded | scripted:FILE."""
+    model: str | None = None
+    """Model directory; None = the pilot policy that ships with the package."""
+    device: str = "cpu"
+    threads: int = 1
+    """CPU threads of the embedded engine."""
+    slots: int = 32
+    """KV slots of the embedded engine: conversations kept warm."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """Pinned for every call of every session; what a harness asks for is recorded, not used."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 = the whole vocabulary."""
+    max_tokens: int = 1024
+    """Per turn. A harness may ask for less, never for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessSettings:
+    """Which agent program."""
+
+    name: str = "pi"
+    """pi | bash-agent | command:ARGV."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSettings:
+    """Where agents run."""
+
+    name: str = "auto"
+    """auto | bubblewrap | local."""
+    memory: int = 4 << 30
+    """Bytes per sandbox."""
+    disk: int = 512 << 20
+    """Bytes that a session may write."""
+    pids: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """Budgets per session. A task's own limits come first."""
+
+    boot_timeout: float = 300.0
+    agent_timeout: float = 600.0
+    judge_timeout: float = 120.0
+    max_turns: int | None = None
+    max_tokens_per_session: int | None = None
+    infra_retries: int = 2
+    """New attempts after an infrastructure failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """The data plane."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 = a free one."""
+    keepalive: float = 5.0
+    """Seconds of silence before a stream is opened, and between its pings."""
+    grace: float = 10.0
+    """Seconds that a generation goes on after its client has left."""
+    max_body: int = 32 << 20
+    """Bytes of one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """What is fetched once and kept."""
+
+    dir: str = "~/.cache/tugline"
+    """Harness bundles. TUGLINE_CACHE sets it; otherwise XDG_CACHE_HOME decides what stands for ~/.cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything."""
+
+    run: RunSettings = field(default_factory=RunSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    harness: HarnessSettings = field(default_factory=HarnessSettings)
+    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)

@@ -1,0 +1,93 @@
+"""Turning what people write into typed values: numbers, durations ("10m"), sizes ("512MB")."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import get_args
+
+from tugline.core.errors import ConfigError
+
+_DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
+
+DURATIONS = frozenset(
+    {"limits.boot_timeout", "limits.agent_timeout", "limits.judge_timeout", "gateway.keepalive", "gateway.grace"}
+)
+SIZES = frozenset({"sandbox.memory", "sandbox.disk", "gateway.max_body"})
+RANGES: dict[str, tuple[float, float]] = {
+    "run.n": (1, 100_000),
+    "run.concurrency.boot": (1, 10_000),
+    "run.concurrency.run": (1, 10_000),
+    "run.concurrency.judge": (1, 10_000),
+    "engine.threads": (1, 1024),
+    "engine.slots": (1, 65_536),
+    "sampling.temperature": (0, 100),
+    "sampling.top_p": (1e-9, 1),
+    "sampling.top_k": (0, 10_000_000),
+    "sampling.max_tokens": (1, 10_000_000),
+    "sandbox.memory": (1 << 20, math.inf),
+    "sandbox.disk": (1 << 20, math.inf),
+    "sandbox.pids": (1, 1_000_000),
+    "limits.boot_timeout": (0.001, math.inf),
+    "limits.agent_timeout": (0.001, math.inf),
+    "limits.judge_timeout": (0.001, math.inf),
+    "limits.max_turns": (1, 1_000_000),
+    "limits.max_tokens_per_session": (1, math.inf),
+    "limits.infra_retries": (0, 1000),
+    "gateway.port": (0, 65_535),
+    "gateway.keepalive": (0.05, 3600),
+    "gateway.grace": (0, 3600),
+    "gateway.max_body": (1024, 1 << 32),
+}
+
+
+def convert(key: str, kind: object, value: object, where: str) -> object:
+    """`value` as the setting's type. Raises ConfigError naming `where` and `key`."""
+    optional = type(None) in get_args(kind)
+    base = next((a for a in get_args(kind) if a is not type(None)), kind)
+    if value is None or (optional and value == ""):
+        if optional:
+            return None
+        raise ConfigError(f"{key} needs a value", where=where)
+    if key in DURATIONS:
+        result: object = _scaled(key, value, _DURATION, "s", "a duration such as 90, 90s or 10m", where)
+    elif key in SIZES:
+        result = int(_scaled(key, value, _SIZE, "", "a size such as 1048576, 512MB or 1GiB", where))
+    else:
+        result = _plain(key, base, value, where)
+    low, high = RANGES.get(key, (-math.inf, math.inf))
+    if isinstance(result, int | float) and not low <= result <= high:
+        raise ConfigError(f"{key} = {value!r} is outside {low:g} .. {high:g}", where=where)
+    return result
+
+
+def _plain(key: str, base: object, value: object, where: str) -> object:
+    if base is str and isinstance(value, str):
+        return value
+    if base is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if base is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and base in (int, float):
+        try:
+            number = int(value) if base is int else float(value)
+        except ValueError:
+            number = math.nan
+        if math.isfinite(number):
+            return number
+    names = {int: "a whole number", float: "a number", str: "text"}
+    raise ConfigError(f"{key} = {value!r} is not {names.get(base, base)}", where=where)  # type: ignore[call-overload]
+
+
+def _scaled(
+    key: str, value: object, units: dict[str, float] | dict[str, int], default: str, want: str, where: str
+) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
+    unit = (match.group(2).lower() or default) if match else "?"
+    if match is None or unit not in units:
+        raise ConfigError(f"{key} = {value!r} is not {want}", where=where)
+    return float(match.group(1)) * units[unit]
