@@ -34,7 +34,7 @@ def script(path: Path) -> Path:
 def run(tmp_path: Path, name: str, *extra: str, check: int | None = 0) -> tuple[dict, Path]:  # type: ignore[type-arg]
     out = tmp_path / name
     result = tugline_json(
-        "rollout", "create-file-001", "--harness", "pi", "-n", "3", "--out", str(out),
+        "rollout", "create-file-0", "--harness", "pi", "-n", "3", "--out", str(out),
         "--engine", f"scripted:{script(tmp_path / 'script.jsonl')}", *extra, check=check,
     )  # fmt: skip
     return result, out

@@ -42,7 +42,7 @@ def stored(run: Path) -> set[str]:
 
 def args(run: Path) -> list[str]:
     return [
-        *("create-file-001", "delete-file-001"),
+        *("create-file-0", "delete-file-0"),
         *("--harness", f"command:{sys.executable} {CLIENT} 12 0.05"),
         *("--sandbox", "local", "-n", "3", "--out", str(run)),
         *("--set", "limits.infra_retries=0"),

@@ -40,7 +40,7 @@ def show(
 ) -> None:
     """What a task asks and how it is set up.
 
-    Example: tugline tasks show copy-001
+    Example: tugline tasks show copy-file-0
     """
     loaded = _load([task], as_json=as_json)
     if as_json:

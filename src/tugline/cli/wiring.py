@@ -152,7 +152,11 @@ async def wired(
     model = await asyncio.to_thread(chat_model, engine.info.model_dir)
     gate = settings.gateway
     options = GatewayOptions(
-        host=gate.host, port=gate.port, max_body=gate.max_body, timing=Timing(gate.keepalive, gate.grace)
+        host=gate.host,
+        port=gate.port,
+        max_body=gate.max_body,
+        timing=Timing(gate.keepalive, gate.grace),
+        rerender=gate.rerender,
     )
     gateway = LocalGateway(engine, model, store, DIALECTS, options)
     provider = await choose_sandbox(settings, run_dir, run_dir.name)

@@ -101,6 +101,8 @@ class GatewaySettings:
     """Seconds that a generation goes on after its client has left."""
     max_body: int = 32 << 20
     """Bytes of one request."""
+    rerender: bool = False
+    """Control experiment: render every prompt anew, as gateways without token-in do. Breaks continuity on purpose."""
 
 
 @dataclass(frozen=True, slots=True)

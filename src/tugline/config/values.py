@@ -66,6 +66,8 @@ def convert(key: str, kind: object, value: object, where: str) -> object:
 def _plain(key: str, base: object, value: object, where: str) -> object:
     if base is str and isinstance(value, str):
         return value
+    if base is bool and (isinstance(value, bool) or str(value).lower() in ("true", "false")):
+        return value if isinstance(value, bool) else str(value).lower() == "true"
     if base is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if base is int and isinstance(value, int) and not isinstance(value, bool):
@@ -77,7 +79,7 @@ def _plain(key: str, base: object, value: object, where: str) -> object:
             number = math.nan
         if math.isfinite(number):
             return number
-    names = {int: "a whole number", float: "a number", str: "text"}
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     raise ConfigError(f"{key} = {value!r} is not {names.get(base, base)}", where=where)  # type: ignore[call-overload]
 
 
