@@ -1,0 +1,1 @@
+"""Tokenizer, chat template, bridge and parse: everything between items and token ids. Pure."""

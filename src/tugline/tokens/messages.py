@@ -1,0 +1,160 @@
+"""Items to the messages that chat templates read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import msgspec
+
+from tugline.core.errors import Unsupported
+from tugline.core.items import Assistant, Item, Prefill, System, ToolCall, ToolResult, UserMedia, UserText
+from tugline.tokens.marks import JSON, strings
+
+Message = dict[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a template accepts, as found by trying it."""
+
+    arguments: Literal["string", "dict"] = "string"
+    """`string`: call arguments are printed verbatim. `dict`: the template wants the parsed object."""
+    developer: bool = False
+    """The template knows the role `developer`; else it becomes `system`."""
+    fold_system: bool = False
+    """The template refuses or drops system messages behind the first: they become user messages."""
+
+
+def messages(
+    items: Sequence[Item], shape: Shape, names: dict[str, str] | None = None
+) -> tuple[list[Message], set[str]]:
+    """Template messages of `items`, and drift reasons.
+
+    `names` (call id -> tool name) is read and grown: results carry the name of the call that they answer. A `Prefill`
+    in front of an assistant turn is the beginning of its text; one at the end is an assistant message of its own.
+    Raises Unsupported for media.
+    """
+    builder = _Builder(shape, {} if names is None else names)
+    for item in items:
+        builder.add(item)
+    builder.flush()
+    return builder.out, builder.drift
+
+
+def harness_strings(plan: Sequence[Message]) -> Iterator[str]:
+    """Every string of the messages that a harness or a model wrote. Roles and keys of ours are not among them."""
+    for message in plan:
+        for key, value in message.items():
+            if key == "tool_calls":
+                for call in cast("list[dict[str, JSON]]", value):
+                    yield str(call["id"])
+                    yield from strings(call["function"])
+            elif key != "role":
+                yield str(value)
+
+
+def rewritten(plan: Sequence[Message], text: Callable[[str], str], deep: Callable[[JSON], JSON]) -> list[Message]:
+    """The messages with each such string passed through `text` (parsed call arguments through `deep`)."""
+    return [
+        {
+            k: v if k == "role" else _call_list(v, text, deep) if k == "tool_calls" else text(str(v))
+            for k, v in m.items()
+        }
+        for m in plan
+    ]
+
+
+def _call_list(value: JSON, text: Callable[[str], str], deep: Callable[[JSON], JSON]) -> JSON:
+    out: list[JSON] = []
+    for call in cast("list[dict[str, dict[str, JSON]]]", value):
+        function = call["function"]
+        arguments = function["arguments"]
+        spelled = text(arguments) if isinstance(arguments, str) else deep(arguments)
+        named: JSON = {"name": text(str(function["name"])), "arguments": spelled}
+        out.append({"id": text(str(call["id"])), "type": "function", "function": named})
+    return out
+
+
+class _Builder:
+    def __init__(self, shape: Shape, names: dict[str, str]) -> None:
+        self.out: list[Message] = []
+        self.drift: set[str] = set()
+        self._shape = shape
+        self._names = names
+        self._prefill: str | None = None
+
+    def add(self, item: Item) -> None:
+        if self._prefill is not None and not isinstance(item, Assistant | Prefill):
+            self.flush()
+        match item:
+            case System():
+                self._system(item)
+            case UserText():
+                self._user(item)
+            case ToolResult():
+                self.out.append(self._result(item))
+            case Assistant():
+                self._assistant(item)
+            case Prefill():
+                self._prefill = (self._prefill or "") + item.text
+            case UserMedia():
+                raise Unsupported(f"this chat template renders text only, not {item.media_type}", path="messages")
+
+    def flush(self) -> None:
+        if self._prefill is not None:
+            self.out.append({"role": "assistant", "content": self._prefill})
+            self._prefill = None
+
+    def _system(self, item: System) -> None:
+        if self._shape.fold_system and self.out:
+            if all(m["role"] in ("system", "developer") for m in self.out):
+                self.out[-1]["content"] = f"{self.out[-1]['content']}\n\n{item.text}"
+                self.drift.add("system_joined")
+            else:
+                self.out.append({"role": "user", "content": item.text})
+                self.drift.add("system_as_user")
+            return
+        keep = item.role == "developer" and self._shape.developer
+        self.out.append({"role": "developer" if keep else "system", "content": item.text})
+
+    def _user(self, item: UserText) -> None:
+        if item.joined and self.out and self.out[-1]["role"] == "user":
+            self.out[-1]["content"] = f"{self.out[-1]['content']}{item.text}"
+        else:
+            self.out.append({"role": "user", "content": item.text})
+
+    def _result(self, item: ToolResult) -> Message:
+        message: Message = {"role": "tool", "content": item.text, "tool_call_id": item.call_id}
+        name = item.name or self._names.get(item.call_id)
+        if name is not None:
+            message["name"] = name
+        return message
+
+    def _assistant(self, item: Assistant) -> None:
+        message: Message = {"role": "assistant", "content": (self._prefill or "") + (item.text or "")}
+        self._prefill = None
+        if item.reasoning:
+            message["reasoning_content"] = item.reasoning
+        if item.calls:
+            message["tool_calls"] = [self._call(call) for call in item.calls]
+        self.out.append(message)
+
+    def _call(self, call: ToolCall) -> JSON:
+        self._names[call.id] = call.name
+        return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": self._arguments(call)}}
+
+    def _arguments(self, call: ToolCall) -> JSON:
+        """Verbatim where the template allows it; else parsed. Text that is no JSON object is wrapped, never refused."""
+        text = call.arguments
+        if self._shape.arguments == "string":
+            return text if text.strip() else "{}"
+        try:
+            value: JSON = msgspec.json.decode(text) if text.strip() else {}
+        except msgspec.DecodeError:
+            value = text
+        if isinstance(value, dict):
+            return value
+        self.drift.add("args_not_object")
+        return {"arguments": value}

@@ -1,0 +1,151 @@
+"""One chat model's text side: tokenizer, template, bridge and reply parser behind one object."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tugline.core.columns import Ids
+from tugline.core.errors import ConfigError
+from tugline.core.items import Head, Item, Tool
+from tugline.core.turn import Finish
+from tugline.tokens.codec import Codec
+from tugline.tokens.parse import Parsed, Sampled, families, prompt_tail
+from tugline.tokens.probes import Bench, ProbeReport, find_shape, run_probes
+from tugline.tokens.render import Ask, Renderer
+from tugline.tokens.splice import Bridge, BridgeRefused, Rules, bridge
+
+__all__ = ["Bridge", "BridgeRefused", "ChatFiles", "ChatModel", "Parsed", "ProbeReport", "Rendered"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFiles:
+    """What a model directory says about text."""
+
+    tokenizer_json: bytes
+    template: str
+    """Jinja source of the chat template."""
+    parser: str
+    """Reply format, e.g. `qwen3`."""
+    stop: tuple[str, ...]
+    """Tokens that end a turn, by content. Each must be one token."""
+    context: int
+    """Window in tokens."""
+    specials: Mapping[str, str] = field(default_factory=dict)
+    """Names that the template may use: bos_token, eos_token, pad_token, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A full prompt, generation prompt included. drift: reasons."""
+
+    ids: Ids
+    drift: tuple[str, ...]
+
+
+class ChatModel:
+    """Items to ids and ids to replies. Immutable once built; any number of threads may use one at the same time.
+
+    What the probes find is computed at first need and kept; two threads that race for it compute the same.
+    """
+
+    def __init__(self, files: ChatFiles) -> None:
+        """Raises ConfigError when a file is unreadable, the parser unknown or a stop token not one token."""
+        family = families().get(files.parser)
+        if family is None:
+            raise ConfigError(
+                f"unknown parser {files.parser!r}; known: {', '.join(sorted(families()))}", where="parser"
+            )
+        self._family = family
+        self._files = files
+        self.context = files.context
+        self.codec = Codec(files.tokenizer_json, files.template, family.markers)
+        self.vocab: int = self.codec.vocab
+        """Largest token id plus one."""
+        self.stop_ids: tuple[int, ...] = tuple(_stop_id(self.codec, s) for s in files.stop)
+        self.digest: bytes = _digest(files)
+        """sha256 over tokenizer, template and parser: part of every match key."""
+
+    def probe(self) -> ProbeReport:
+        """Try the template out (about a second, once). Never raises: failures are named in the report."""
+        return self._probed[0]
+
+    def render(self, head: Head, items: Sequence[Item]) -> Rendered:
+        """The whole prompt by the model's template. Raises Unsupported when the template refuses the conversation."""
+        composed = self._renderer.compose(Ask(head, tuple(items)))
+        column, drift = self._renderer.encode(composed)
+        return Rendered(column, tuple(sorted(drift)))
+
+    def bridge(
+        self,
+        head: Head,
+        history: Sequence[Item],
+        tail: Sequence[Item],
+        *,
+        last_id: int | None,
+        finish: Finish,
+        sampled: Ids,
+    ) -> Bridge:
+        """Ids between the turn that ends `history` and the next generation, so that
+        prompt = full(parent) without its last `drop` tokens, then `ids`.
+
+        `last_id` is the last id of full(parent). Raises BridgeRefused when the template failed its probes for this
+        shape: render fully instead.
+        """
+        report, rules = self._probed
+        if not report.splice:
+            raise BridgeRefused("probe_" + report.failures[0].partition(":")[0])
+        return bridge(self._renderer, rules, (head, history, tail), (last_id, finish, sampled))
+
+    def parse(self, prompt_ids: Ids, sampled: Ids, finish: Finish, tools: Sequence[Tool]) -> Parsed:
+        """Reasoning, text and calls of a reply, verbatim. Never raises for anything a model can sample."""
+        stop = frozenset(self.stop_ids)
+        prompt = prompt_tail(prompt_ids, stop)
+        return self._family.parse(Sampled(self.codec, stop, prompt, sampled, finish, tools))
+
+    def encode(self, text: str) -> Ids:
+        """Stock encoding of text: no BOS, control tokens spelled in it become control ids."""
+        return self.codec.encode(text)
+
+    def decode(self, ids: Ids, *, specials: bool = True) -> str:
+        """Ids to text; invalid UTF-8 becomes U+FFFD."""
+        return self.codec.decode(ids, specials=specials)
+
+    @cached_property
+    def _renderer(self) -> Renderer:
+        files = self._files
+        return Renderer(
+            self.codec,
+            files.template,
+            dict(files.specials),
+            find_shape(self.codec, files.template, dict(files.specials)),
+        )
+
+    @cached_property
+    def _probed(self) -> tuple[ProbeReport, Rules]:
+        token = self.codec.token
+        reasoning, call = self._family.reasoning, self._family.call
+        bench = Bench(
+            renderer=self._renderer,
+            stop=frozenset(self.stop_ids),
+            reasoning=(token(reasoning[0]), token(reasoning[1])),
+            call=(token(call[0]), token(call[1])),
+        )
+        return run_probes(bench)
+
+
+def _stop_id(codec: Codec, content: str) -> int:
+    found = codec.token(content)
+    if found is None:
+        raise ConfigError(f"the stop token {content!r} is not one token of this tokenizer", where="stop")
+    return found
+
+
+def _digest(files: ChatFiles) -> bytes:
+    digest = hashlib.sha256()
+    for part in (files.tokenizer_json, files.template.encode(), files.parser.encode()):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()

@@ -1,0 +1,195 @@
+"""The bridge: ids between a sampled turn and the next generation, by *tail splice* on the model's own template.
+
+The last assistant turn is rendered with a sentinel where the template writes its last word. What follows the sentinel
+is cut at the first close token: that is the rest of the prompt as the template would write it behind any such turn. It
+is encoded alone, from a control token on, so that no merge crosses into what was sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tugline.core.columns import NO_IDS, Ids, concat, count, ids, ids_array, last, take
+from tugline.core.errors import Unsupported
+from tugline.core.items import Assistant, Head, Item, Prefill, System, ToolResult, UserMedia, UserText
+from tugline.core.turn import Finish
+from tugline.tokens.render import Ask, Composed, Renderer, sentinel_turn
+
+
+class BridgeRefused(Exception):
+    """No bridge here: render the whole conversation anew. `reason` is a short word for counters."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """prompt = full(parent) without its last `drop` tokens, then `ids`.
+
+    The first `synthesised` of `ids` close a turn that the model did not close itself; nobody sampled them.
+    """
+
+    drop: int
+    ids: Ids
+    synthesised: int
+    drift: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the probes found out about one template and tokenizer. Ids are token ids."""
+
+    stop: frozenset[int]
+    closes: frozenset[int]
+    """Stop ids and the id that the template itself writes behind an assistant turn."""
+    appendable: frozenset[str]
+    """Kinds of items (user, tool, system, assistant) whose text comes behind the assistant turn."""
+    fixed_context: frozenset[str]
+    """Template arguments (JSON) under which the tail was shown not to depend on the history."""
+    reasoning: tuple[int | None, int | None] = (None, None)
+    call: tuple[int | None, int | None] = (None, None)
+    after_reasoning: Ids = NO_IDS
+    """What the template writes between the end of reasoning and the text."""
+
+
+_CONTEXT: tuple[Item, ...] = (System("."), UserText("."))
+
+
+def bridge(
+    renderer: Renderer,
+    rules: Rules,
+    asked: tuple[Head, Sequence[Item], Sequence[Item]],
+    state: tuple[int | None, Finish, Ids],
+) -> Bridge:
+    """`asked` = (head, history ending with the parent's echo, tail).
+    `state` = (last id of full(parent), finish, sampled).
+
+    Raises BridgeRefused when this template cannot be trusted with this shape.
+    """
+    head, history, tail = asked
+    for item in tail:
+        if (kind := kind_of(item)) not in rules.appendable:
+            raise BridgeRefused(f"role_{kind}")
+    composed, start = tail_of(renderer, rules, head, history, tail)
+    column, drift = renderer.encode(composed, start)
+    opened = _open_regions(rules, state[2], lambda: _prompt_thinks(renderer, rules, head, history))
+    return _join(rules, column, set(drift), state, opened)
+
+
+def kind_of(item: Item) -> str:
+    """The word used in `Rules.appendable`; a prefill is fine wherever a generation prompt is."""
+    match item:
+        case UserText() | Prefill():
+            return "user"
+        case ToolResult():
+            return "tool"
+        case System():
+            return "system"
+        case Assistant():
+            return "assistant"
+        case UserMedia():
+            return "media"
+
+
+def tail_of(
+    renderer: Renderer, rules: Rules, head: Head, history: Sequence[Item], tail: Sequence[Item]
+) -> tuple[Composed, int]:
+    """The rendered text and where its first close token behind the sentinel begins. Raises BridgeRefused."""
+    if not history or not isinstance(history[-1], Assistant):
+        raise BridgeRefused("history_open")
+    fixed = head.template_kwargs in rules.fixed_context
+    before = _CONTEXT if fixed else tuple(history[:-1])
+    items = (*before, sentinel_turn(history[-1]), *_named(tail, history))
+    try:
+        # The tool list stands in front of the conversation: with a fixed context it is not needed either.
+        composed = renderer.compose(Ask(head, items, sentinel_at=len(before), tools=not fixed))
+    except Unsupported as err:
+        raise BridgeRefused("template_error") from err
+    found = composed.text.rfind(composed.sentinel)
+    if found < 0:
+        raise BridgeRefused("sentinel_lost")
+    for match in renderer.codec.pattern.finditer(composed.text, found + len(composed.sentinel)):
+        if renderer.codec.control_id(match.group()) in rules.closes:
+            return composed, match.start()
+    raise BridgeRefused("no_close")
+
+
+def _named(tail: Sequence[Item], history: Sequence[Item]) -> list[Item]:
+    """The tail with each result named after its call, for results that answer an older turn than the last."""
+    recent = {c.id for item in (history[-1], *tail) if isinstance(item, Assistant) for c in item.calls}
+    return [_with_name(i, history) if isinstance(i, ToolResult) and i.call_id not in recent else i for i in tail]
+
+
+def _with_name(item: ToolResult, history: Sequence[Item]) -> ToolResult:
+    if item.name is not None:
+        return item
+    for turn in reversed(history):
+        for call in turn.calls if isinstance(turn, Assistant) else ():
+            if call.id == item.call_id:
+                return ToolResult(item.call_id, item.text, call.name)
+    return item
+
+
+def _join(
+    rules: Rules, t: Ids, notes: set[str], state: tuple[int | None, Finish, Ids], opened: frozenset[str]
+) -> Bridge:
+    """Fit the tail t = [close, ...] to what the model really ended with."""
+    s, finish, _ = state
+    c = last(take(t, 0, 1))
+    if s is not None and s in rules.stop:
+        if "reasoning" in opened:
+            notes.add("stop_in_reasoning")
+        elif "call" in opened:
+            notes.add("stop_in_call")
+        if s == c:
+            return Bridge(0, take(t, 1), 0, tuple(sorted(notes)))
+        if c not in rules.stop:
+            return Bridge(0, take(t, 1), 0, tuple(sorted(notes | {"close_alias"})))
+        return Bridge(1, t, 0, tuple(sorted(notes | {"stop_trim"})))
+    if s == c:
+        return Bridge(0, take(t, 1), 0, tuple(sorted(notes)))
+    close = concat([*_closing(rules, opened), take(t, 0, 1)])
+    notes.add("truncated_extended" if finish != "stop" else "stop_string_tail")
+    return Bridge(0, concat([close, take(t, 1)]), count(close), tuple(sorted(notes)))
+
+
+def _closing(rules: Rules, opened: frozenset[str]) -> list[Ids]:
+    parts: list[Ids] = []
+    if "reasoning" in opened and rules.reasoning[1] is not None:
+        parts += [ids([rules.reasoning[1]]), rules.after_reasoning]
+    if "call" in opened and rules.call[1] is not None:
+        parts.append(ids([rules.call[1]]))
+    return parts
+
+
+def _open_regions(rules: Rules, sampled: Ids, prompt_thinks: Callable[[], bool]) -> frozenset[str]:
+    """Which regions the sampled turn left open: reasoning, call."""
+    values: list[int] = ids_array(sampled).tolist()
+    think, unthink = rules.reasoning
+    call, uncall = rules.call
+    found: set[str] = set()
+    if _rfind(values, call) > _rfind(values, uncall):
+        found.add("call")
+    # A call ends reasoning that was never closed: the reply parser reads it so.
+    closed = unthink in values or call in values
+    if think is not None and not closed and (think in values or prompt_thinks()):
+        found.add("reasoning")
+    return frozenset(found)
+
+
+def _prompt_thinks(renderer: Renderer, rules: Rules, head: Head, history: Sequence[Item]) -> bool:
+    """Whether the prompt of the turn that ends `history` had opened reasoning itself."""
+    prefill = [history[-2]] if len(history) > 1 and isinstance(history[-2], Prefill) else []
+    try:
+        composed = renderer.compose(Ask(head, (*_CONTEXT, *prefill), tools=False))
+    except Unsupported:
+        return False
+    values: list[int] = ids_array(renderer.encode(composed)[0]).tolist()
+    return _rfind(values, rules.reasoning[0]) > _rfind(values, rules.reasoning[1])
+
+
+def _rfind(values: list[int], wanted: int | None) -> int:
+    return next((i for i in range(len(values) - 1, -1, -1) if values[i] == wanted), -1)
