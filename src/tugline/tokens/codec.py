@@ -10,7 +10,7 @@ are the stock ones. No merge crosses an added token, so both give equal ids when
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -83,8 +83,8 @@ class Codec:
         """Stock one-pass encoding, no BOS added. Control tokens spelled in `text` become control ids."""
         return ids(self._stock.encode(text, add_special_tokens=False).ids)
 
-    def encode_marked(self, text: str, literals: Mapping[str, str], placeholder: re.Pattern[str]) -> Ids:
-        """Encode template output whose harness text had `literals` (placeholder -> text) taken out.
+    def encode_marked(self, text: str, restore: Callable[[str], str]) -> Ids:
+        """Encode template output whose harness text lost its control tokens; `restore` puts them back into a run.
 
         Control tokens found in `text` are the template's own. Raises Unsupported when the tokenizer builds a control
         id out of plain text, which no escape could prevent.
@@ -92,10 +92,10 @@ class Codec:
         parts: list[Ids] = []
         at = 0
         for match in self.pattern.finditer(text):
-            parts.append(self._encode_run(text[at : match.start()], literals, placeholder))
+            parts.append(self._encode_run(text[at : match.start()], restore))
             parts.append(ids([self.control_id(match.group())]))
             at = match.end()
-        parts.append(self._encode_run(text[at:], literals, placeholder))
+        parts.append(self._encode_run(text[at:], restore))
         return concat(parts)
 
     def controls_in(self, column: Ids) -> int:
@@ -111,11 +111,10 @@ class Codec:
         """The id of a match of `pattern`."""
         return self.control[spelled] if spelled in self.control else self.control[spelled.strip()]
 
-    def _encode_run(self, run: str, literals: Mapping[str, str], placeholder: re.Pattern[str]) -> Ids:
+    def _encode_run(self, run: str, restore: Callable[[str], str]) -> Ids:
         if not run:
             return ids(())
-        text = placeholder.sub(lambda m: literals.get(m.group(), m.group()), run) if literals else run
-        column = ids(self._literal.encode(text, add_special_tokens=False).ids)
+        column = ids(self._literal.encode(restore(run), add_special_tokens=False).ids)
         if self.controls_in(column):
             raise Unsupported("the tokenizer turns this text into control tokens even when told not to")
         return column

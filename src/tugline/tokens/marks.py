@@ -99,6 +99,10 @@ class Marks:
             at = end
         return "".join([*out, text[at:]])
 
+    def restore(self, text: str) -> str:
+        """`text` with each placeholder replaced by what it stands for."""
+        return self.placeholder.sub(lambda m: self.literals.get(m.group(), m.group()), text)
+
     def altered(self, rendered: str) -> bool:
         """Whether the template changed the letters of a placeholder (upper case, a cut inside)."""
         if not self.literals:

@@ -14,6 +14,9 @@ from tugline.tokens.marks import JSON, strings
 
 Message = dict[str, JSON]
 
+_DEPTH = 64
+"""Parsed arguments that nest deeper are given to the template as text: it would recurse without end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -75,6 +78,12 @@ def _call_list(value: JSON, text: Callable[[str], str], deep: Callable[[JSON], J
         named: JSON = {"name": text(str(function["name"])), "arguments": spelled}
         out.append({"id": text(str(call["id"])), "type": "function", "function": named})
     return out
+
+
+def _deep(value: JSON, levels: int) -> bool:
+    """Whether a value nests deeper than `levels`."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_deep(v, levels - 1) for v in inner)
 
 
 class _Builder:
@@ -152,7 +161,9 @@ class _Builder:
             return text if text.strip() else "{}"
         try:
             value: JSON = msgspec.json.decode(text) if text.strip() else {}
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
+            value = text
+        if _deep(value, _DEPTH):
             value = text
         if isinstance(value, dict):
             return value

@@ -204,17 +204,20 @@ def _attempts(sampled: Sampled, body: list[int], region: _Region) -> list[tuple[
 
     codec = sampled.codec
     call, uncall = codec.token("<tool_call>"), codec.token("</tool_call>")
-    if call is None or uncall is None or call not in body:
+    if call is None or uncall is None or call not in body[region.rest :]:
         return []
-    found: Any = structure(
-        _Shim(codec),
-        body,
-        stop_ids=set(),
-        tool_call_id=call,
-        tool_call_end_id=uncall,
-        reasoning_end_id=codec.token("</think>"),
-        prefilled_thinking=region.prefilled,
-    )
+    try:
+        found: Any = structure(
+            _Shim(codec),
+            body,
+            stop_ids=set(),
+            tool_call_id=call,
+            tool_call_end_id=uncall,
+            reasoning_end_id=codec.token("</think>"),
+            prefilled_thinking=region.prefilled,
+        )
+    except RecursionError:  # a block of nothing but opening brackets
+        return [(body.index(call, region.rest), len(body), False)]
     return [(*a.token_span, a.status != ToolCallParseStatus.UNCLOSED_BLOCK) for a in found.tool_calls]
 
 
@@ -223,7 +226,7 @@ def _call(text: str) -> ToolCall | None:
     try:
         call = msgspec.json.decode(text, type=_Call)
         msgspec.json.decode(call.arguments)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return ToolCall("", call.name, bytes(call.arguments).decode()) if call.name else None
 

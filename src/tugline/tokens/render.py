@@ -31,6 +31,10 @@ class Composed:
     sentinel: str = ""
     drift: frozenset[str] = field(default_factory=frozenset)
 
+    def literal(self, start: int = 0) -> str:
+        """text[start:] as a reader would see it, placeholders replaced by what they stand for."""
+        return self.text[start:] if self.marks is None else self.marks.restore(self.text[start:])
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -91,7 +95,7 @@ class Renderer:
         found = marks.placeholder.findall(text) if marks.literals else []
         if any(name in marks.whole for name in found):
             drift |= {"special_in_text"}
-        return self.codec.encode_marked(text, marks.literals, marks.placeholder), drift
+        return self.codec.encode_marked(text, marks.restore), drift
 
     def _screen(
         self, plan: list[Message], tools: list[JSON] | None, kwargs: dict[str, JSON], head: Head
