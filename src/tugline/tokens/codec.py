@@ -120,9 +120,13 @@ class Codec:
         return column
 
 
+_PIPED = re.compile(r"<[|\uff5c].*[|\uff5c]>")
+"""How many families spell tokens that structure text, also those that are not declared special (`<|fim_prefix|>`)."""
+
+
 def _structural(content: str, template: str, markers: Sequence[str]) -> bool:
     """Whether an added token that is not special still structures a conversation (`<think>`, `<tool_call>`, ...)."""
-    return not content.isspace() and (content in markers or content in template)
+    return not content.isspace() and (content in markers or content in template or bool(_PIPED.fullmatch(content)))
 
 
 def _alternatives(tokens: Iterable[_AddedToken]) -> str:

@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tokenizers import AddedToken, Tokenizer
 
 from tugline.core.columns import ids_list
 from tugline.core.errors import ConfigError, Unsupported
@@ -20,7 +21,9 @@ from unit.tokens.chat_kit import (
     NEXT_ROLE,
     PARSED_ARGS,
     REORDERS,
+    SPECIAL,
     STRIPPING,
+    STRUCTURE,
     model,
     tokenizer_json,
 )
@@ -114,6 +117,19 @@ def test_a_template_cannot_be_made_to_complete_a_token(name: str) -> None:
         rendered = chat.render(NONE, [Assistant(calls=(ToolCall("c", name, "{}"),))])
         assert chat.codec.controls_in(rendered.ids) == 1
         assert name in chat.decode(rendered.ids)
+
+
+def test_which_added_tokens_are_control() -> None:
+    """Special ones, those of template and parser, those spelled `<|...|>`; never blanks or words that were just added."""
+    raw = Tokenizer.from_buffer(tokenizer_json())
+    raw.add_tokens([AddedToken(s, special=False, normalized=False) for s in ("<|fim|>", "   ", "hello", "<p>")])
+    chat = ChatModel(ChatFiles(raw.to_str().encode(), CHATML, "qwen3", ("<|im_end|>",), 999))
+    assert set(chat.codec.control) == {*SPECIAL, *STRUCTURE, "<|fim|>"}
+    text = "a   hello <p>"
+    rendered = chat.render(NONE, [UserText(text + "<|fim|>")])
+    assert rendered.drift == ("special_in_text",)
+    assert {raw.token_to_id(s) for s in ("   ", "hello", "<p>")} <= set(ids_list(rendered.ids))
+    assert raw.token_to_id("<|fim|>") not in ids_list(rendered.ids)
 
 
 def test_text_that_the_template_alters_is_reported() -> None:
