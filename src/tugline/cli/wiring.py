@@ -14,7 +14,7 @@ from tugline.core.errors import ConfigError
 from tugline.core.session import Ended, SessionState
 from tugline.core.task import Task
 from tugline.core.trace import Trajectory
-from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
+from tugline.core.turn import CallRecord, Sampling, Turn
 from tugline.dialects import DIALECTS
 from tugline.engines import make_engine
 from tugline.engines.modeldir import read_model_dir
@@ -27,6 +27,7 @@ from tugline.sandboxes import provider as sandbox_provider
 from tugline.store import RunStore
 from tugline.tokens.model import ChatFiles, ChatModel
 from tugline.trajectory.build import SessionFacts, build
+from tugline.trajectory.rows import undelivered_turns
 from tugline.verifiers import verifier_for
 
 PILOT = Path(__file__).resolve().parent.parent / "training" / "pilot" / "model"
@@ -121,12 +122,7 @@ def spec_of(settings: Settings, tasks: tuple[Task, ...], context: int) -> Rollou
 def make_trajectory(
     ended: Ended, turns: list[Turn], calls: list[CallRecord], logprob_kind: str = "processed"
 ) -> Trajectory:
-    """Rows of an ended session. A turn that some later turn extends was delivered, whatever the socket said."""
-    extended = {t.parent for t in turns}
-    served = {
-        c.turn_id for c in calls if c.outcome in (CallOutcome.ANSWERED, CallOutcome.REPLAYED, CallOutcome.COALESCED)
-    }
-    undelivered = frozenset(t.turn_id for t in turns if t.turn_id not in served and t.turn_id not in extended)
+    """Rows of an ended session."""
     facts = SessionFacts(
         session_id=ended.key.session_id,
         group_id=ended.key.group_id,
@@ -135,7 +131,7 @@ def make_trajectory(
         reward_parts=dict(ended.reward_parts),
         logprob_kind=logprob_kind,
     )
-    return build(facts, turns, undelivered)
+    return build(facts, turns, undelivered_turns(turns, calls))
 
 
 @asynccontextmanager

@@ -115,7 +115,7 @@ class Delivery:
         if running is None:
             running = self._begin(session, call, attached)
         try:
-            produced = await self._wait(running, call, conn)
+            produced = await self._wait(running, session, attached, call, conn)
         except (TuglineError, asyncio.CancelledError) as err:
             session.retries.failed(attached.fingerprint)
             shown = err if isinstance(err, TuglineError) else Forbidden("the session ended while the call was running")
@@ -145,7 +145,9 @@ class Delivery:
         task.add_done_callback(done)
         return running
 
-    async def _wait(self, running: Running, call: Inbound, conn: Connection) -> Produced:
+    async def _wait(
+        self, running: Running, session: OpenSession, attached: Attachment, call: Inbound, conn: Connection
+    ) -> Produced:
         """Wait for the generation with keep-alives. When the client leaves: grace, then abort unless another waits."""
         running.waiters += 1
         gone = asyncio.ensure_future(conn.gone.wait())
@@ -160,6 +162,8 @@ class Delivery:
                     break
                 if call.request.options.stream and running.admitted.is_set():
                     await self._ping(conn, call.dialect)
+            if running.waiters == 1:
+                session.retries.abandon(attached.fingerprint)
             await asyncio.wait({running.task}, timeout=self._timing.grace)
             if not running.task.done() and running.waiters == 1:
                 running.task.cancel()

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from tugline.core.columns import Ids, concat, count, take
-from tugline.core.contracts import CallLog, Dialect, Engine, Generation, Sample
+from tugline.core.contracts import CallLog, Dialect, Engine, EngineInfo, Generation, Sample
 from tugline.core.errors import EngineError, StoreError, TuglineError, describe
 from tugline.core.ident import new_id
 from tugline.core.items import Assistant, Options, Reply, Request, ToolCall, Usage
@@ -41,7 +41,7 @@ class Deps:
     log: CallLog
     metrics: Metrics
     pool: Executor
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy
     rerender: bool = False
     """Control for tests only: never bridge, render every prompt anew. Breaks continuity on purpose."""
 
@@ -71,6 +71,27 @@ class Inbound:
 
 
 @dataclass(frozen=True, slots=True)
+class Sampled:
+    """A sample, what it says, and the sampling it was drawn with."""
+
+    sample: Sample
+    parsed: Parsed
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a call ended, for its record."""
+
+    outcome: CallOutcome
+    status: int
+    turn: Turn | None = None
+    prompt: Prompt | None = None
+    ref: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Produced:
     """A committed turn and the reply made of it."""
 
@@ -96,14 +117,14 @@ async def produce(
         parsed = await _off_loop(
             deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
         )
-        turn, reply = _make_turn(session, call, prompt, sampling, taken, parsed, deps)
-        record = _record(session, call, CallOutcome.ANSWERED, 200, turn=turn, prompt=prompt, ref=taken.engine_ref)
+        turn, reply = _make_turn(session, call, prompt, Sampled(taken, parsed, sampling), deps.engine.info)
+        record = _record(session, call, End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref))
         await deps.log.commit(record, turn)
     except asyncio.CancelledError:
-        await _log_failure(session, call, deps, CallOutcome.UNDELIVERED, "the client was gone")
+        await _log_failure(session, call, deps, End(CallOutcome.UNDELIVERED, 499, error="the client was gone"))
         raise
     except TuglineError as err:
-        await _log_failure(session, call, deps, _outcome_of(err), describe(err), err.status)
+        await _log_failure(session, call, deps, End(_outcome_of(err), err.status, error=describe(err)))
         raise
     session.forest.commit(turn)
     session.grew(turn)
@@ -158,14 +179,9 @@ async def _sample(
 
 
 def _make_turn(
-    session: OpenSession,
-    call: Inbound,
-    prompt: Prompt,
-    sampling: Sampling,
-    taken: Sample,
-    parsed: Parsed,
-    deps: Deps,
+    session: OpenSession, call: Inbound, prompt: Prompt, sampled: Sampled, info: EngineInfo
 ) -> tuple[Turn, Reply]:
+    taken, parsed, sampling = sampled.sample, sampled.parsed, sampled.sampling
     turn_id = new_id("turn")
     assistant = _with_call_ids(parsed.assistant, turn_id)
     reply = Reply(
@@ -197,9 +213,9 @@ def _make_turn(
         key_exact=exact,
         key_lenient=lenient,
         sampling=sampling,
-        level=deps.engine.info.level,
+        level=info.level,
         drift=prompt.drift + parsed.drift,
-        untrainable=check_sample(request, taken, deps.engine.info),
+        untrainable=check_sample(request, taken, info),
     )
     return turn, reply
 
@@ -219,31 +235,20 @@ def _outcome_of(err: TuglineError) -> CallOutcome:
     return CallOutcome.STORE_FAILED if isinstance(err, StoreError) else CallOutcome.REJECTED
 
 
-async def _log_failure(
-    session: OpenSession, call: Inbound, deps: Deps, outcome: CallOutcome, error: str, status: int = 499
-) -> None:
+async def _log_failure(session: OpenSession, call: Inbound, deps: Deps, end: End) -> None:
     """Record a call that gave no turn. A store that fails here has already failed the call in the harness's sight."""
-    session.last_error = error
-    if outcome is CallOutcome.ENGINE_FAILED:
+    session.last_error = end.error
+    if end.outcome is CallOutcome.ENGINE_FAILED:
         session.engine_failures += 1
-    record = _record(session, call, outcome, status, error=error)
+    record = _record(session, call, end)
     try:
         await deps.log.commit(record, None)
     except StoreError as failed:
         session.last_error = describe(failed)
 
 
-def _record(
-    session: OpenSession,
-    call: Inbound,
-    outcome: CallOutcome,
-    status: int,
-    *,
-    turn: Turn | None = None,
-    prompt: Prompt | None = None,
-    ref: str | None = None,
-    error: str | None = None,
-) -> CallRecord:
+def _record(session: OpenSession, call: Inbound, end: End) -> CallRecord:
+    turn, prompt = end.turn, end.prompt
     return CallRecord(
         call_id=call.call_id,
         session_id=session.session_id,
@@ -251,16 +256,16 @@ def _record(
         dialect=call.dialect.name,
         path=call.path,
         turn_id=turn.turn_id if turn else None,
-        outcome=outcome,
-        status=status,
+        outcome=end.outcome,
+        status=end.status,
         started=call.started,
         duration=max(0.0, time.time() - call.started),
         asked_model=call.request.model[:200],
         asked=_asked(call.request.options),
-        engine_ref=ref,
+        engine_ref=end.ref,
         root_reason=prompt.root_reason if prompt else None,
         drift=turn.drift if turn else (),
-        error=error,
+        error=end.error,
     )
 
 

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tugline.core.contracts import Access, CallLog, Dialect, Engine, Policy, SessionCalls
 from tugline.core.errors import RunError
@@ -31,8 +31,8 @@ class GatewayOptions:
     host: str = "127.0.0.1"
     port: int = 0
     max_body: int = 32 << 20
-    timing: Timing = Timing()
-    retry: RetryPolicy = RetryPolicy()
+    timing: Timing = field(default_factory=Timing)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     workers: int = 2
     rerender: bool = False
 

@@ -13,6 +13,7 @@ from tugline.core.errors import VerifyError
 from tugline.core.session import FAILURE_OF, Ended, Failure, SessionState
 from tugline.core.trace import Trace
 from tugline.core.turn import CallRecord, Turn
+from tugline.trajectory.rows import undelivered_turns
 from tugline.trajectory.verify import Finding, continuous, verify_masks, verify_trace, verify_turn
 
 
@@ -109,7 +110,7 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
         proof.trained_tokens += sum(trace.loss_mask)
         proof.findings.extend(found)
     if isinstance(state, Ended):
-        proof.findings.extend(verify_masks(traces, turns))
+        proof.findings.extend(verify_masks(traces, turns, undelivered_turns(turns, calls)))
         trainable = any(any(trace.loss_mask) for trace in traces)
         if state.reward is not None and FAILURE_OF[state.outcome] is not Failure.INFRA and not trainable:
             proof.rewarded_without_tokens.append(session_id)

@@ -1,0 +1,29 @@
+"""Where a request attaches: the values that say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tugline.core.items import Item, Request
+from tugline.core.turn import Turn
+from tugline.forest.keys import Chain
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A request seen from the forest. `tail` = items behind the parent's assistant item (all items for a root)."""
+
+    parent: Turn | None
+    tail: tuple[Item, ...]
+    match: Literal["exact", "lenient", "root"]
+    root_reason: str | None
+    drift: tuple[str, ...]
+    chain: Chain
+    """Behind the last item of the request."""
+    fingerprint: bytes
+    """Equal for requests that ask for the same generation: the base of retry detection."""
+
+    def as_root(self, request: Request, reason: str) -> Attachment:
+        """The same request as a root of its own, e.g. when no bridge can be built."""
+        return replace(self, parent=None, tail=request.items, match="root", root_reason=reason)

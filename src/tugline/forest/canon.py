@@ -1,0 +1,81 @@
+"""Canonical JSON of tool arguments, as the lenient view sees them.
+
+Harnesses re-spell arguments: JavaScript turns 1.0 into 1, 1e3 into 1000, rounds integers beyond 2^53, moves keys that
+look like integers to the front, decodes escapes. Two spellings are the same call if they are the same typed value with
+numbers read as IEEE doubles and keys in any order. Text that is not JSON has no value: None.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAX_DEPTH = 64
+"""Deeper arguments are compared as text: a hostile nesting must not cost a stack."""
+
+
+class _NotJson(Exception):
+    pass
+
+
+def _refuse(_name: str) -> float:
+    raise _NotJson  # NaN and Infinity are not JSON
+
+
+def value_of(text: str) -> Any:
+    """The typed value of JSON text with all numbers as floats; raises ValueError for anything that is not JSON."""
+    try:
+        return json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_refuse)
+    except (_NotJson, RecursionError) as err:
+        raise ValueError("not JSON") from err
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except OverflowError:
+        return float("inf")
+
+
+def canonical(text: str) -> bytes | None:
+    """Canonical bytes of JSON text, or None if it is not JSON (or nests deeper than MAX_DEPTH)."""
+    if not text.strip():
+        return b"{}"  # an absent argument object is an empty one
+    try:
+        value = value_of(text)
+    except ValueError:
+        return None
+    out: list[bytes] = []
+    return b"".join(out) if _write(value, out, 0) else None
+
+
+def _write(value: Any, out: list[bytes], depth: int) -> bool:
+    if depth > MAX_DEPTH:
+        return False
+    if isinstance(value, dict):
+        out.append(b"{")
+        for key in sorted(value):
+            out.append(_text(key) + b":")
+            if not _write(value[key], out, depth + 1):
+                return False
+            out.append(b",")
+        out.append(b"}")
+    elif isinstance(value, list):
+        out.append(b"[")
+        for item in value:
+            if not _write(item, out, depth + 1):
+                return False
+            out.append(b",")
+        out.append(b"]")
+    elif isinstance(value, str):
+        out.append(_text(value))
+    elif isinstance(value, float):
+        out.append(repr(value + 0.0).encode())  # + 0.0 makes -0.0 equal to 0.0, as JSON.stringify does
+    else:
+        out.append({True: b"t", False: b"f", None: b"n"}[value])
+    return True
+
+
+def _text(value: str) -> bytes:
+    data = value.encode("utf-8", "surrogatepass")
+    return b"s%d:" % len(data) + data

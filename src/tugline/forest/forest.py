@@ -1,0 +1,214 @@
+"""The checkpoint forest: an append-only tree of sampled turns, looked up by hash, holding ids once.
+
+full(turn) = full(parent)[:keep] ++ bridge ++ sampled. Nodes are immutable; there is one owner and no lock.
+Source of the algorithm: rolling item hashes registered from the echo of our own reply; deepest sampled turn wins.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+
+from tugline.core.columns import NO_IDS, Ids, concat, count, take
+from tugline.core.errors import VerifyError
+from tugline.core.items import Assistant, Item, Request
+from tugline.core.turn import Turn
+from tugline.forest import keys
+from tugline.forest.attach import Attachment
+from tugline.forest.edits import edits
+
+__all__ = ["Attachment", "Forest"]
+
+HOT_LEAVES = 8
+"""Materialised id streams kept per session; a conversation that only grows needs one."""
+
+
+class Forest:
+    """All turns of one session."""
+
+    def __init__(self, session_id: str, template_digest: bytes) -> None:
+        self.session_id = session_id
+        self._digest = template_digest
+        self._turns: dict[str, Turn] = {}
+        self._children: dict[str | None, list[str]] = {None: []}
+        self._exact: dict[bytes, list[Turn]] = {}
+        self._lenient: dict[bytes, list[Turn]] = {}
+        self._heads: dict[bytes, bytes] = {}
+        """Chain of the items alone -> head chain: tells that only the head changed."""
+        self._hot: OrderedDict[str, Ids] = OrderedDict()
+
+    @classmethod
+    def restore(cls, session_id: str, template_digest: bytes, turns: Sequence[Turn]) -> Forest:
+        """The forest of stored turns, in commit order."""
+        made = cls(session_id, template_digest)
+        for turn in turns:
+            made.commit(turn)
+        return made
+
+    @property
+    def turns(self) -> Mapping[str, Turn]:
+        """By id, in commit order."""
+        return MappingProxyType(self._turns)
+
+    def children(self, turn_id: str | None) -> tuple[str, ...]:
+        """Ids of the turns that extend one; of the roots for None."""
+        return tuple(self._children.get(turn_id, ()))
+
+    def leaves(self) -> tuple[str, ...]:
+        """Turns that nothing extends, in commit order."""
+        return tuple(t for t in self._turns if not self._children.get(t))
+
+    # ------------------------------------------------------------------------------------------- attach
+
+    def attach(self, request: Request) -> Attachment:
+        """Find the deepest sampled turn that the request echoes. Changes nothing. O(bytes of the request)."""
+        head = keys.start(self._digest, request.head)
+        chains = keys.walk(head, request.items)
+        end = chains[-1] if chains else head
+        fingerprint = _fingerprint(end, request)
+        for index in range(len(request.items) - 1, -1, -1):
+            item = request.items[index]
+            if not isinstance(item, Assistant):
+                continue
+            found = self._find(chains[index], item)
+            if found is not None:
+                turn, match = found
+                tail = request.items[index + 1 :]
+                drift = self._drift(turn, request.items[: index + 1], match) + _foreign(tail)
+                return Attachment(turn, tail, match, None, tuple(sorted(set(drift))), end, fingerprint)
+        reason = self._root_reason(request, head)
+        return Attachment(None, request.items, "root", reason, _foreign(request.items), end, fingerprint)
+
+    def _find(self, chain: keys.Chain, item: Assistant) -> tuple[Turn, Literal["exact", "lenient"]] | None:
+        exact = self._exact.get(chain.exact)
+        if exact:
+            return exact[-1], "exact"
+        lenient = self._lenient.get(chain.lenient)
+        if not lenient:
+            return None
+        ids = tuple(call.id for call in item.calls)
+        same_ids = [t for t in lenient if tuple(call.id for call in t.echo.calls) == ids]
+        return (same_ids or lenient)[-1], "lenient"
+
+    def _drift(self, turn: Turn, items: Sequence[Item], match: str) -> tuple[str, ...]:
+        """Edit classes of the newest echoed turn; older ones were named when they were newest."""
+        if match == "exact" or not items:
+            return ()
+        last = items[-1]
+        named = edits(turn.echo, last) if isinstance(last, Assistant) else ()
+        return named or ("shape",)
+
+    def _root_reason(self, request: Request, head: keys.Chain) -> str:
+        if not self._turns:
+            return "root_first"
+        known = self._heads.get(_first_key(request.items))
+        if known is not None:
+            return "root_repeated" if known == head.exact else "root_head_changed"
+        if any(isinstance(item, Assistant) for item in request.items):
+            return "root_history_changed"
+        return "root_unknown"
+
+    def keys(self, attachment: Attachment, echo: Assistant) -> tuple[bytes, bytes]:
+        """(exact, lenient) under which the turn that answers `attachment` is to be found."""
+        chain = keys.step(attachment.chain, echo)
+        return chain.exact, chain.lenient
+
+    # ------------------------------------------------------------------------------------------- commit
+
+    def commit(self, turn: Turn) -> None:
+        """Append a turn. Raises VerifyError when it does not extend its parent token for token."""
+        if turn.turn_id in self._turns:
+            raise VerifyError(f"turn {turn.turn_id} is already in the forest")
+        before = NO_IDS
+        if turn.parent is not None:
+            if turn.parent not in self._turns:
+                raise VerifyError(f"turn {turn.turn_id}: its parent {turn.parent} is not in the forest")
+            before = self.full(turn.parent)
+        if not count(before) - 1 <= turn.keep <= count(before) or turn.keep < 0:
+            raise VerifyError(f"turn {turn.turn_id} keeps {turn.keep} of {count(before)} tokens of its parent")
+        prompt = concat([take(before, 0, turn.keep), turn.bridge])
+        if count(prompt) != turn.prompt_len:
+            raise VerifyError(f"turn {turn.turn_id}: its prompt has {count(prompt)} tokens, not {turn.prompt_len}")
+        self._turns[turn.turn_id] = turn
+        self._children.setdefault(turn.parent, []).append(turn.turn_id)
+        self._exact.setdefault(turn.key_exact, []).append(turn)
+        self._lenient.setdefault(turn.key_lenient, []).append(turn)
+        if turn.parent is None:
+            self._heads.setdefault(_first_key(turn.items), keys.start(self._digest, turn.head).exact)
+        self._heat(turn.turn_id, concat([prompt, turn.sampled]))
+        if turn.parent is not None and len(self._children[turn.parent]) == 1:
+            self._hot.pop(turn.parent, None)
+
+    # -------------------------------------------------------------------------------------------- reads
+
+    def full(self, turn_id: str) -> Ids:
+        """prompt ++ sampled, int32. Hot leaves are at hand; others are put together from their path."""
+        hot = self._hot.get(turn_id)
+        if hot is not None:
+            return hot
+        path: list[Turn] = []
+        at: str | None = turn_id
+        base = NO_IDS
+        while at is not None:
+            known = self._hot.get(at)
+            if known is not None:
+                base = known
+                break
+            turn = self._turns[at]
+            path.append(turn)
+            at = turn.parent
+        parts = [base]
+        length = count(base)
+        for turn in reversed(path):
+            if turn.keep < length:  # a trimmed stop: cut the last part
+                parts = [take(concat(parts), 0, turn.keep)]
+            parts += [turn.bridge, turn.sampled]
+            length = turn.keep + count(turn.bridge) + count(turn.sampled)
+        made = concat(parts)
+        self._heat(turn_id, made)
+        return made
+
+    def prompt(self, turn_id: str) -> Ids:
+        """The ids that the turn was sampled on."""
+        return take(self.full(turn_id), 0, self._turns[turn_id].prompt_len)
+
+    def history(self, turn_id: str) -> tuple[Item, ...]:
+        """Items from the root to the turn, each sampled turn as its own echo."""
+        path: list[Turn] = []
+        at: str | None = turn_id
+        while at is not None:
+            path.append(self._turns[at])
+            at = path[-1].parent
+        return tuple(item for turn in reversed(path) for item in (*turn.items, turn.echo))
+
+    def _heat(self, turn_id: str, full: Ids) -> None:
+        self._hot[turn_id] = full
+        self._hot.move_to_end(turn_id)
+        while len(self._hot) > HOT_LEAVES:
+            self._hot.popitem(last=False)
+
+
+def _foreign(tail: Sequence[Item]) -> tuple[str, ...]:
+    """Assistant turns that this policy never sampled are context, and said to be."""
+    return ("foreign_assistant",) if any(isinstance(item, Assistant) for item in tail) else ()
+
+
+def _fingerprint(end: keys.Chain, request: Request) -> bytes:
+    hasher = blake2b(end.exact, digest_size=keys.SIZE)
+    hasher.update(msgspec.msgpack.encode(request.options))
+    return hasher.digest()
+
+
+def _first_key(items: Sequence[Item]) -> bytes:
+    """Key of what stands before the first assistant turn, without any head."""
+    chain = keys.Chain(b"items", b"items", {})
+    for item in items:
+        if isinstance(item, Assistant):
+            break
+        chain = keys.step(chain, item)
+    return chain.exact

@@ -1,0 +1,111 @@
+"""Trajectories: which turns train, in which rows. Each sampled token of a trainable turn trains exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tugline.core.columns import count
+from tugline.core.session import FAILURE_OF, Outcome
+from tugline.core.trace import Trace, Trajectory
+from tugline.core.turn import Turn
+from tugline.trajectory.rows import drift_of, lay_out, path_to, why_untrained
+
+Strategy = Literal["exact", "per_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts:
+    """What is known of a session besides its turns."""
+
+    session_id: str
+    group_id: str
+    outcome: Outcome
+    reward: float | None = None
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    logprob_kind: Literal["raw", "processed"] = "processed"
+
+
+def build(
+    session: SessionFacts, turns: Sequence[Turn], undelivered: frozenset[str], strategy: Strategy = "exact"
+) -> Trajectory:
+    """Rows of a session. `undelivered`: turns whose reply never reached the harness and that nothing extends.
+
+    exact: one row per leaf of the tree; the earliest row through a turn owns it, others carry it masked. per_call: one
+    row per turn. Both train the same tokens.
+    """
+    by_id = {turn.turn_id: turn for turn in turns}
+    untrained: Counter[str] = Counter()
+    trainable: set[str] = set()
+    for turn in turns:
+        reason = why_untrained(turn, undelivered)
+        if reason is None:
+            trainable.add(turn.turn_id)
+        else:
+            untrained[reason] += count(turn.sampled)
+    traces: list[Trace] = []
+    owner: dict[str, str] = {}
+    for leaf in _row_ends(turns, trainable, strategy):
+        path = path_to(leaf, by_id)
+        mine = {t.turn_id for t in path if t.turn_id in trainable and t.turn_id not in owner}
+        if strategy == "per_call":
+            mine &= {leaf}
+        if not mine:
+            continue
+        trace = _trace(session, path, mine, owner, len(traces))
+        owner.update(dict.fromkeys(mine, trace.trace_id))
+        traces.append(trace)
+        trimmed = sum(s.trained for s in trace.spans if s.end - s.start < count(by_id[s.turn_id].sampled))
+        if trimmed:
+            untrained["stop_trim"] += trimmed
+    return Trajectory(
+        session_id=session.session_id,
+        group_id=session.group_id,
+        outcome=session.outcome,
+        failure=FAILURE_OF[session.outcome],
+        reward=session.reward,
+        reward_parts=dict(session.reward_parts),
+        traces=tuple(traces),
+        untrained=dict(sorted(untrained.items())),
+    )
+
+
+def _row_ends(turns: Sequence[Turn], trainable: set[str], strategy: Strategy) -> list[str]:
+    """The last turn of each row, in commit order: trainable turns with no trainable turn below them."""
+    if strategy == "per_call":
+        return [t.turn_id for t in turns if t.turn_id in trainable]
+    covered: set[str] = set()
+    ends: list[str] = []
+    for turn in reversed(turns):
+        live = turn.turn_id in trainable
+        if live and turn.turn_id not in covered:
+            ends.append(turn.turn_id)
+        if (live or turn.turn_id in covered) and turn.parent is not None:
+            covered.add(turn.parent)
+    ends.reverse()
+    return ends
+
+
+def _trace(session: SessionFacts, path: Sequence[Turn], mine: set[str], owner: dict[str, str], order: int) -> Trace:
+    columns = lay_out(path, mine)
+    parent = next((owner[t.turn_id] for t in reversed(path) if t.turn_id in owner), None)
+    last = path[-1]
+    return Trace(
+        trace_id=f"trace_{last.turn_id.removeprefix('turn_')}",
+        session_id=session.session_id,
+        group_id=session.group_id,
+        kind=last.role,
+        parent=parent,
+        order=order,
+        token_ids=columns.token_ids,
+        loss_mask=columns.loss_mask,
+        logprobs=columns.logprobs,
+        version_runs=columns.version_runs,
+        spans=columns.spans,
+        sampling=last.sampling,
+        logprob_kind=session.logprob_kind,
+        level=min((t.level for t in path), default="L4"),
+        drift=drift_of(path, mine),
+    )

@@ -1,0 +1,113 @@
+"""Row columns of one root-to-leaf path."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tugline.core.columns import NO_FLOATS, NO_IDS, Floats, Ids, concat, concat_floats, count, nans, take, take_floats
+from tugline.core.errors import VerifyError
+from tugline.core.trace import Span
+from tugline.core.turn import CallOutcome, CallRecord, Turn
+
+CONTEXT_ONLY = ("auxiliary",)
+"""Roles whose turns are context, never trained."""
+
+SERVED = (CallOutcome.ANSWERED, CallOutcome.REPLAYED, CallOutcome.COALESCED)
+"""Outcomes of calls whose client got the reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """token_ids int32[T], loss_mask uint8[T], logprobs float32[T] (NaN where not sampled), spans and version runs."""
+
+    token_ids: Ids
+    loss_mask: bytes
+    logprobs: Floats
+    spans: tuple[Span, ...]
+    version_runs: tuple[tuple[int, int], ...]
+    trimmed: int
+    """Sampled stops that a following prompt replaced: in no row, trained nowhere."""
+
+
+def path_to(leaf: str, turns: Mapping[str, Turn]) -> list[Turn]:
+    """Root-to-leaf turns. Raises VerifyError when a parent is missing or the chain loops."""
+    path: list[Turn] = []
+    at: str | None = leaf
+    while at is not None:
+        turn = turns.get(at)
+        if turn is None or len(path) > len(turns):
+            raise VerifyError(f"the path to turn {leaf} is broken at {at}")
+        path.append(turn)
+        at = turn.parent
+    path.reverse()
+    return path
+
+
+def lay_out(path: Sequence[Turn], owned: Collection[str]) -> Columns:
+    """The row of a path. Turns in `owned` are trained here; the others are masked context."""
+    ids, mask, logprobs = NO_IDS, bytearray(), NO_FLOATS
+    parts: list[Ids] = []
+    values: list[Floats] = []
+    spans: list[Span] = []
+    runs: list[tuple[int, int]] = []
+    length = trimmed = 0
+    for turn in path:
+        if turn.keep < length:
+            ids, logprobs = concat(parts), concat_floats(values)
+            parts, values = [take(ids, 0, turn.keep)], [take_floats(logprobs, 0, turn.keep)]
+            del mask[turn.keep :]
+            trimmed += length - turn.keep
+            spans = [_cut(span, turn.keep) for span in spans]
+            length = turn.keep
+        start = length + count(turn.bridge)
+        end = start + count(turn.sampled)
+        trained = turn.turn_id in owned
+        parts += [turn.bridge, turn.sampled]
+        values += [nans(count(turn.bridge)), turn.logprobs]
+        mask += bytes(count(turn.bridge)) + (b"\1" if trained else b"\0") * count(turn.sampled)
+        spans.append(Span(start, end, turn.turn_id, turn.role, turn.finish, trained))
+        for offset, version in turn.version_runs:
+            if not runs or runs[-1][1] != version:
+                runs.append((start + offset, version))
+        length = end
+    return Columns(concat(parts), bytes(mask), concat_floats(values), tuple(spans), tuple(runs), trimmed)
+
+
+def _cut(span: Span, end: int) -> Span:
+    if span.end <= end:
+        return span
+    return Span(span.start, end, span.turn_id, span.role, span.finish, span.trained)
+
+
+def drift_of(path: Sequence[Turn], owned: Collection[str]) -> dict[str, int]:
+    """Drift reasons of the turns that the row owns."""
+    found: Counter[str] = Counter()
+    for turn in path:
+        if turn.turn_id in owned:
+            found.update(turn.drift)
+    return dict(sorted(found.items()))
+
+
+def mask_sum(mask: bytes) -> int:
+    """Trained tokens of a mask."""
+    return int(np.frombuffer(mask, dtype=np.uint8).sum(dtype=np.int64))
+
+
+def why_untrained(turn: Turn, undelivered: frozenset[str]) -> str | None:
+    """Why no row trains a turn's tokens, or None. `undelivered`: replies that no harness has seen."""
+    if turn.untrainable is not None:
+        return turn.untrainable
+    if turn.turn_id in undelivered:
+        return "undelivered"
+    return turn.role if turn.role in CONTEXT_ONLY else None
+
+
+def undelivered_turns(turns: Sequence[Turn], calls: Sequence[CallRecord]) -> frozenset[str]:
+    """Turns whose reply no harness has seen. One that a later turn extends was seen, whatever the socket said."""
+    extended = {turn.parent for turn in turns}
+    served = {call.turn_id for call in calls if call.outcome in SERVED}
+    return frozenset(t.turn_id for t in turns if t.turn_id not in served and t.turn_id not in extended)

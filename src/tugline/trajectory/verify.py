@@ -1,0 +1,169 @@
+"""Proofs: a turn against the engine's own journal, a row against its turns, all rows against all sampled tokens.
+
+A finding names what contradicts what, and the first token position at which it does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tugline.core.columns import Floats, Ids, common_prefix, concat, count, take
+from tugline.core.contracts import JournalEntry
+from tugline.core.errors import VerifyError
+from tugline.core.trace import Trace
+from tugline.core.turn import Turn
+from tugline.trajectory.rows import Columns, lay_out, path_to, why_untrained
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One contradiction. `position` is a token index: into the prompt or sample of a turn, or into a row."""
+
+    kind: str
+    session_id: str
+    call_id: str | None
+    turn_id: str | None
+    trace_id: str | None
+    position: int | None
+    message: str
+
+
+def verify_turn(turn: Turn, parent_full: Ids, entry: JournalEntry | None, call_id: str | None = None) -> list[Finding]:
+    """Compare a stored turn with what the engine wrote down: prompt ids, sampled ids, log-probabilities bit for bit,
+    finish, versions. `parent_full` is full(parent), empty for a root."""
+    found: list[Finding] = []
+
+    def add(kind: str, position: int | None, message: str) -> None:
+        found.append(Finding(kind, turn.session_id, call_id, turn.turn_id, None, position, message))
+
+    if not max(0, count(parent_full) - 1) <= turn.keep <= count(parent_full):
+        add("not_an_extension", turn.keep, f"keeps {turn.keep} of its parent's {count(parent_full)} tokens")
+    prompt = concat([take(parent_full, 0, turn.keep), turn.bridge])
+    if count(prompt) != turn.prompt_len:
+        add("prompt_length", None, f"the prompt has {count(prompt)} tokens, {turn.prompt_len} were recorded")
+    if count(turn.logprobs) != count(turn.sampled):
+        add("length_mismatch", None, f"{count(turn.sampled)} sampled ids, {count(turn.logprobs)} log-probabilities")
+    if entry is None:
+        return found
+    if entry.prompt_ids != prompt:
+        at = common_prefix(entry.prompt_ids, prompt)
+        add("prompt_ids", at, _ids_differ("prompt", entry.prompt_ids, prompt, at))
+    if entry.ids != turn.sampled:
+        at = common_prefix(entry.ids, turn.sampled)
+        add("sampled_ids", at, _ids_differ("sample", entry.ids, turn.sampled, at))
+    at_value = _first_bit_difference(entry.logprobs, turn.logprobs)
+    if at_value is not None:
+        add("logprobs", at_value, f"log-probability {at_value} differs from the engine's journal")
+    if entry.finish != turn.finish:
+        add("finish", None, f"finish is {turn.finish}, the engine's journal says {entry.finish}")
+    if entry.version_runs != turn.version_runs:
+        add("versions", None, f"versions are {turn.version_runs}, the engine's journal says {entry.version_runs}")
+    return found
+
+
+def verify_trace(trace: Trace, turns: Mapping[str, Turn]) -> list[Finding]:
+    """Re-prove a row: its ids are the path's, mask and log-probabilities stand where turns were sampled."""
+    owned = {span.turn_id for span in trace.spans if span.trained}
+    if not trace.spans:
+        return [_row(trace, "no_spans", None, "the row has no sampled span")]
+    try:
+        fresh = lay_out(path_to(trace.spans[-1].turn_id, turns), owned)
+    except VerifyError as err:
+        return [_row(trace, "broken_path", None, err.message)]
+    found = _columns_differ(trace, fresh)
+    for turn_id in sorted(owned):
+        reason = turns[turn_id].untrainable
+        if reason is not None:
+            found.append(_row(trace, "untrainable_trained", None, f"turn {turn_id} is untrainable ({reason})"))
+    return found
+
+
+def _columns_differ(trace: Trace, fresh: Columns) -> list[Finding]:
+    found: list[Finding] = []
+    if trace.token_ids != fresh.token_ids:
+        at = common_prefix(trace.token_ids, fresh.token_ids)
+        found.append(_row(trace, "row_ids", at, _ids_differ("row", fresh.token_ids, trace.token_ids, at)))
+    if trace.loss_mask != fresh.loss_mask:
+        pairs = zip(trace.loss_mask, fresh.loss_mask, strict=False)
+        at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(trace.loss_mask), len(fresh.loss_mask)))
+        found.append(_row(trace, "row_mask", at, f"the loss mask is wrong at token {at}"))
+    at_value = _first_bit_difference(trace.logprobs, fresh.logprobs)
+    if at_value is not None:
+        found.append(_row(trace, "row_logprobs", at_value, f"log-probability {at_value} is not the sampled one"))
+    if trace.spans != fresh.spans:
+        found.append(_row(trace, "row_spans", None, "the spans are not the path's"))
+    if trace.version_runs != fresh.version_runs:
+        found.append(_row(trace, "row_versions", None, "the version runs are not the path's"))
+    return found
+
+
+def verify_masks(
+    traces: Sequence[Trace], turns: Sequence[Turn], undelivered: frozenset[str] = frozenset()
+) -> list[Finding]:
+    """The masks of all rows add up: every trainable delivered turn is trained whole (but for a trimmed stop), once."""
+    owners: Counter[str] = Counter()
+    found: list[Finding] = []
+    by_id = {t.turn_id: t for t in turns}
+    for trace in traces:
+        for span in trace.spans:
+            if not span.trained:
+                continue
+            owners[span.turn_id] += 1
+            known = by_id.get(span.turn_id)
+            missing = count(known.sampled) - (span.end - span.start) if known else 0
+            if known is None or not 0 <= missing <= 1:
+                found.append(_row(trace, "mask_sum", span.start, f"turn {span.turn_id} is not trained whole"))
+            if sum(trace.loss_mask[span.start : span.end]) != span.end - span.start:
+                found.append(_row(trace, "mask_sum", span.start, f"turn {span.turn_id}: mask and span disagree"))
+    for turn in turns:
+        if turn.turn_id not in owners and why_untrained(turn, undelivered) is None:
+            message = f"turn {turn.turn_id} was sampled and delivered, but no row trains it"
+            found.append(Finding("not_trained", turn.session_id, None, turn.turn_id, None, None, message))
+    for turn_id, times in owners.items():
+        if times > 1:
+            session = by_id[turn_id].session_id if turn_id in by_id else ""
+            message = f"turn {turn_id} is trained in {times} rows"
+            found.append(Finding("trained_twice", session, None, turn_id, None, None, message))
+    return found
+
+
+def continuous(trace: Trace, turns: Mapping[str, Turn]) -> bool:
+    """Every prompt of the row extends the whole turn before it (at most a trimmed stop)."""
+    length = 0
+    try:
+        path = path_to(trace.spans[-1].turn_id, turns) if trace.spans else []
+    except VerifyError:
+        return False
+    for turn in path:
+        if turn.keep not in (length, length - 1):
+            return False
+        length = turn.prompt_len + count(turn.sampled)
+    return True
+
+
+def _first_bit_difference(a: Floats, b: Floats) -> int | None:
+    """Index of the first value whose bits differ; NaN equals NaN of the same bits."""
+    if a == b:
+        return None
+    n = min(len(a), len(b)) // 4
+    x, y = np.frombuffer(a, "<u4", n), np.frombuffer(b, "<u4", n)
+    where = np.nonzero(x != y)[0]
+    return int(where[0]) if len(where) else n
+
+
+def _ids_differ(what: str, expected: Ids, actual: Ids, at: int) -> str:
+    return f"{what} id {at} is {_at(actual, at)}, the engine had {_at(expected, at)}"
+
+
+def _at(column: Ids, index: int) -> str:
+    if index >= count(column):
+        return "missing"
+    return str(int.from_bytes(take(column, index, index + 1), "little", signed=True))
+
+
+def _row(trace: Trace, kind: str, position: int | None, message: str) -> Finding:
+    return Finding(kind, trace.session_id, None, None, trace.trace_id, position, message)
