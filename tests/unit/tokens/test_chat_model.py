@@ -120,7 +120,7 @@ def test_a_template_cannot_be_made_to_complete_a_token(name: str) -> None:
 
 
 def test_which_added_tokens_are_control() -> None:
-    """Special ones, those of template and parser, those spelled `<|...|>`; never blanks or words that were just added."""
+    """Special ones, those of template and parser, those spelled `<|...|>`; never blanks or plain words."""
     raw = Tokenizer.from_buffer(tokenizer_json())
     raw.add_tokens([AddedToken(s, special=False, normalized=False) for s in ("<|fim|>", "   ", "hello", "<p>")])
     chat = ChatModel(ChatFiles(raw.to_str().encode(), CHATML, "qwen3", ("<|im_end|>",), 999))
