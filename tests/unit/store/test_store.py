@@ -3,6 +3,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from blockbuster import blockbuster_ctx
 
 from tugline.core.clock import ManualClock
 from tugline.core.contracts import Verdict
@@ -281,3 +282,18 @@ async def test_unstorable_text_is_a_store_error_and_the_store_goes_on(tmp_path: 
             await store.commit(call_for(turn, error="\ud800"), turn)
         await store.commit(call_for(turn), turn)
         assert store.iter_turns("ses") == [turn]
+
+
+async def test_the_event_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
+    builder = Builder("ses")
+    turns = builder.chain(55)
+    store = RunStore.create(tmp_path / "run", "")
+    with blockbuster_ctx():
+        for turn in turns:
+            await store.commit(call_for(turn), turn)
+        await store.mark(f"call-{turns[0].turn_id}", CallOutcome.UNDELIVERED)
+        await store.put_session(Queued(KEY))
+        await store.put_traces("ses", [row_of(builder, turns[-1])])
+        await store.seal("ses")
+        assert list(await store.load_turns("ses")) == turns
+        await store.close()
