@@ -70,8 +70,10 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, object, str]]:
         raise ConfigError("is not UTF-8 text", where=str(file)) from err
     except tomllib.TOMLDecodeError as err:
         raise ConfigError(f"is not valid TOML: {err}", where=str(file)) from err
+    sections = {key.rpartition(".")[0] for key, _ in _kinds(Settings, "")}
     for key, value in _leaves(tree, ""):
-        yield key, value, f"{file}{_line_of(text, key)}"
+        if value != {} or key not in sections:  # an empty section sets nothing
+            yield key, value, f"{file}{_line_of(text, key)}"
 
 
 def _from_env(env: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:

@@ -62,6 +62,12 @@ def test_unknown_variables_are_errors_but_test_switches_are_not() -> None:
     assert load(None, {"TUGLINE_CACHE": "/c"}, {}).settings.cache.dir == "/c"
 
 
+def test_an_empty_section_sets_nothing_and_an_unknown_one_is_an_error(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "[engine]\n[run.concurrency]\n"), {}, {}) == load(None, {}, {})
+    with pytest.raises(ConfigError, match="unknown setting 'engin'"):
+        load(write(tmp_path, "[engin]\n"), {}, {})
+
+
 def test_friendly_durations_and_sizes() -> None:
     loaded = load(None, {}, {"limits.agent_timeout": "10m", "sandbox.memory": "1GiB", "gateway.grace": "250ms"})
     assert loaded.settings.limits.agent_timeout == 600
