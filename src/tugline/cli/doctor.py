@@ -143,7 +143,7 @@ def _template(path: Path) -> list[Check]:
         report = chat_model(path).probe()
     except TuglineError as err:
         return [Check("template", False, str(path), err.message)]
-    failures = [f for f in report.failures]
+    failures = list(report.failures)
     bridge = (
         "tail splice: prompts extend token for token" if report.splice else "no bridge: every prompt is re-rendered"
     )

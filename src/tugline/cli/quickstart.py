@@ -12,7 +12,7 @@ from tugline.cli.flags import RunFlags, load_settings
 from tugline.cli.runner import RunRequest, run_and_report
 from tugline.core.errors import TuglineError
 
-HELP = """Run Pi, a real coding-agent CLI, on the shipped pilot policy: sandboxed, scored, captured token by token, proven.
+HELP = """Run Pi, a real coding agent, on the shipped pilot policy: sandboxed, scored, captured, proven token by token.
 
 [bold]Examples[/]
 

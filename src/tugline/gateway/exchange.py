@@ -7,6 +7,7 @@ task of its own, so that it outlives the connection that asked for it (grace per
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -119,17 +120,38 @@ async def produce(
         )
         turn, reply = _make_turn(session, call, prompt, Sampled(taken, parsed, sampling), deps.engine.info)
         record = _record(session, call, End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref))
-        await deps.log.commit(record, turn)
+        await _commit(session, record, turn, deps)
+    except CommittedButGone:
+        raise
     except asyncio.CancelledError:
         await _log_failure(session, call, deps, End(CallOutcome.UNDELIVERED, 499, error="the client was gone"))
         raise
     except TuglineError as err:
         await _log_failure(session, call, deps, End(_outcome_of(err), err.status, error=describe(err)))
         raise
-    session.forest.commit(turn)
-    session.grew(turn)
     _measure(deps.metrics, turn)
     return Produced(reply, turn, record)
+
+
+async def _commit(session: OpenSession, record: CallRecord, turn: Turn, deps: Deps) -> None:
+    """Make the call durable, then part of the forest. Cancelled in between, the turn stays, marked undelivered."""
+    writing = asyncio.ensure_future(deps.log.commit(record, turn))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait({writing})
+        if writing.exception() is None:
+            session.forest.commit(turn)
+            with contextlib.suppress(StoreError):
+                await deps.log.mark(record.call_id, CallOutcome.UNDELIVERED)
+            raise CommittedButGone from None
+        raise
+    session.forest.commit(turn)
+    session.grew(turn)
+
+
+class CommittedButGone(asyncio.CancelledError):
+    """Cancelled after the turn had become durable: there is nothing more to record."""
 
 
 async def _prepare(session: OpenSession, call: Inbound, attached: Attachment, deps: Deps) -> tuple[Prompt, Sampling]:
@@ -198,7 +220,7 @@ def _make_turn(
     turn = Turn(
         turn_id=turn_id,
         session_id=session.session_id,
-        seq=len(session.forest.turns),
+        seq=session.next_turn(),
         parent=prompt.attached.parent.turn_id if prompt.attached.parent else None,
         keep=prompt.keep,
         bridge=prompt.bridge,

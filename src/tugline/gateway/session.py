@@ -27,11 +27,17 @@ class OpenSession:
         self.tasks: set[asyncio.Task[object]] = set()
         self.closing = False
         self._next_call = 0
+        self._next_turn = len(forest.turns)
 
     def next_seq(self) -> int:
         """Number of a new call, in order of arrival."""
         self._next_call += 1
         return self._next_call - 1
+
+    def next_turn(self) -> int:
+        """Number of a new turn. Taken before the commit, so parallel calls never share one."""
+        self._next_turn += 1
+        return self._next_turn - 1
 
     def grew(self, turn: Turn) -> None:
         """Account for a committed turn."""

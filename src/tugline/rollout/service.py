@@ -74,7 +74,7 @@ class RolloutService:
 
     async def _plan(self) -> tuple[list[SessionKey], list[Ended]]:
         """(sessions to run, sessions already ended). Unfinished ones of a dead process are lost and tried again."""
-        newest = last_attempts([state for state, _ in self._parts.store.sessions()])
+        newest = last_attempts([state for state, _ in await asyncio.to_thread(self._parts.store.sessions)])
         todo: list[SessionKey] = []
         done: list[Ended] = []
         for task in self._spec.tasks:

@@ -35,7 +35,7 @@ async def run(
 ) -> tuple[AgentEnd, SessionCalls]:
     """Run the agent to its end or limit. The session's secret is dead when this returns."""
     access = await parts.gate.open(key.session_id, spec.policy)
-    out = session_dir(parts, key)
+    out = await asyncio.to_thread(session_dir, parts, key)
     exit, failed = Exit(-1, 0.0), None
     try:
         port = spec.gateway_port

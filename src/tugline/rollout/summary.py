@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ def _add_end(store: Readable, state: SessionState, out: Summary) -> None:
         out.rewards.append(state.reward)
         out.by_task[state.key.task_id].append(state.reward)
     history = store.history(session_id)
-    for (name, begun), (_, ended) in zip(history, history[1:], strict=False):
+    for (name, begun), (_, ended) in itertools.pairwise(history):
         out.stages[name].append(ended - begun)
 
 

@@ -1,0 +1,170 @@
+"""OpenAI Chat Completions: POST /v1/chat/completions, GET /v1/models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tugline.core.contracts import Route
+from tugline.core.errors import (
+    BadRequest,
+    ContextOverflow,
+    Forbidden,
+    NotFound,
+    Overloaded,
+    TooLarge,
+    TuglineError,
+    Unauthorized,
+)
+from tugline.core.items import Assistant, Reply, Request
+from tugline.dialects import chat_wire as wire
+from tugline.dialects.chat_decode import assistant, to_request
+from tugline.dialects.sse import escape_separators, event
+from tugline.dialects.wire import decode
+
+DELTA_CHARS = 32 * 1024
+"""Longer texts leave in several deltas: some clients limit the length of one event."""
+
+
+class ChatDialect:
+    """Implements core Dialect. Stateless."""
+
+    name: str = "chat"
+    routes: tuple[Route, ...] = (
+        Route("POST", "/v1/chat/completions", "generate"),
+        Route("POST", "/chat/completions", "generate"),
+        Route("GET", "/v1/models", "models"),
+        Route("GET", "/models", "models"),
+    )
+    content_type_stream: str = "text/event-stream; charset=utf-8"
+    keepalive: bytes = b": keep-alive\n\n"
+
+    def __init__(self) -> None:
+        self._requests = msgspec.json.Decoder(wire.Body)
+        self._messages = msgspec.json.Decoder(wire.Message)
+        self._encode = msgspec.json.Encoder().encode
+
+    def credential(self, headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
+        """`Authorization: Bearer KEY`, or the `api-key` that Azure clients send."""
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and key.strip():
+            return key.strip()
+        return headers.get("api-key") or headers.get("x-api-key") or None
+
+    def decode(self, body: bytes, params: Mapping[str, str]) -> Request:
+        """Raises BadRequest / Unsupported with the field's path, for any bytes whatever."""
+        return to_request(decode(self._requests, body))
+
+    def encode(self, reply: Reply) -> bytes:
+        """The reply as one chat.completion."""
+        choice = wire.Choice(0, _message(reply.assistant), reply.finish)
+        return self._encode(
+            wire.Completion(reply.id, "chat.completion", reply.created, reply.model, [choice], _usage(reply))
+        )
+
+    def stream(self, reply: Reply, options_usage: bool) -> tuple[list[bytes], bytes]:
+        """chat.completion.chunk events; the terminal part is `data: [DONE]`."""
+        events = [event(self._chunk(reply, delta, None)) for delta in _deltas(reply.assistant)]
+        events.append(event(self._chunk(reply, wire.Delta(), reply.finish)))
+        if options_usage:
+            chunk = wire.Chunk(reply.id, "chat.completion.chunk", reply.created, reply.model, [], _usage(reply))
+            events.append(event(self._encode(chunk)))
+        return events, b"data: [DONE]\n\n"
+
+    def echo(self, reply: Reply) -> Assistant:
+        """Through the wire and back: what decode() gives for a verbatim echo."""
+        return assistant(decode(self._messages, self._encode(_message(reply.assistant))), "messages[]")
+
+    def error(self, err: TuglineError) -> tuple[int, dict[str, str], bytes]:
+        """{"error": {message, type, param, code}} with the status that OpenAI clients act on."""
+        headers = {"content-type": "application/json"}
+        if isinstance(err, Overloaded):
+            headers["retry-after"] = f"{max(1, round(err.retry_after))}"
+        return err.status, headers, escape_separators(self._encode(_error(err)))
+
+    def stream_error(self, err: TuglineError) -> bytes:
+        """An error event; no [DONE] follows."""
+        return event(self._encode(_error(err)))
+
+    def models(self, model: str, context: int) -> bytes:
+        """The one policy there is. Any model name asked for means it."""
+        entry: dict[str, Any] = {
+            "id": model,
+            "object": "model",
+            "created": 0,
+            "owned_by": "tugline",
+            "context_length": context,
+            "max_model_len": context,
+        }
+        return self._encode({"object": "list", "data": [entry]})
+
+    def _chunk(self, reply: Reply, delta: wire.Delta, finish: str | None) -> bytes:
+        choice = wire.ChunkChoice(0, delta, finish)
+        return self._encode(wire.Chunk(reply.id, "chat.completion.chunk", reply.created, reply.model, [choice]))
+
+
+def _message(said: Assistant) -> wire.OutMessage:
+    message = wire.OutMessage("assistant", said.text)
+    if said.reasoning:
+        message.reasoning_content = said.reasoning
+    if said.calls:
+        message.tool_calls = [
+            wire.OutCall(wire.OutFunction(c.arguments, c.name), id=c.id, type="function") for c in said.calls
+        ]
+    return message
+
+
+def _deltas(said: Assistant) -> Iterator[wire.Delta]:
+    yield wire.Delta(role="assistant", content="" if not said.calls else None)
+    for piece in _pieces(said.reasoning):
+        yield wire.Delta(reasoning_content=piece)
+    for piece in _pieces(said.text):
+        yield wire.Delta(content=piece)
+    for index, call in enumerate(said.calls):
+        opening = wire.OutFunction("", call.name)
+        yield wire.Delta(tool_calls=[wire.OutCall(opening, index=index, id=call.id, type="function")])
+        for piece in _pieces(call.arguments):
+            yield wire.Delta(tool_calls=[wire.OutCall(wire.OutFunction(piece), index=index)])
+
+
+def _pieces(text: str | None) -> Iterator[str]:
+    for start in range(0, len(text or ""), DELTA_CHARS):
+        yield (text or "")[start : start + DELTA_CHARS]
+
+
+def _usage(reply: Reply) -> wire.OutUsage:
+    usage = reply.usage
+    return wire.OutUsage(
+        usage.prompt,
+        usage.completion,
+        usage.prompt + usage.completion,
+        wire.PromptDetails(usage.cached),
+        wire.CompletionDetails(usage.reasoning),
+    )
+
+
+def _error(err: TuglineError) -> wire.ErrorReply:
+    message, kind, code = err.message, "server_error", err.detail_code
+    if isinstance(err, ContextOverflow):
+        kind = "invalid_request_error"
+        message = (
+            f"This model's maximum context length is {err.limit} tokens. "
+            f"However, your messages resulted in {err.prompt_tokens} tokens. Please reduce the length of the messages."
+        )
+    elif isinstance(err, Unauthorized):
+        kind, code = "authentication_error", "invalid_api_key"
+    elif isinstance(err, Forbidden):
+        kind = "permission_error"
+    elif isinstance(err, Overloaded):
+        kind, code = "rate_limit_error", "rate_limit_exceeded"
+    elif isinstance(err, BadRequest | NotFound | TooLarge):
+        kind = "invalid_request_error"
+    param = err.path or None if isinstance(err, BadRequest) else None
+    return wire.ErrorReply(wire.ErrorBody(_clean(message), kind, param, code))
+
+
+def _clean(text: str) -> str:
+    """Lone surrogates (from hostile input that is quoted back) cannot be encoded as UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
