@@ -121,6 +121,7 @@ class Job:
                 os.write(self.gate, b"1")
             os.close(self.gate)
             self.gate = -1
+            self.set_up = self.keeper  # bwrap still has to say so; a keeper may be killed by its own command
 
     def kill(self) -> None:
         """SIGKILL everything inside. Before the init process is known this only notes the wish."""

@@ -251,40 +251,42 @@ class Warden:
             try:
                 pid, wait = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                pid = 0
             if pid == 0:
-                return
+                break
             if pid in self._helpers:
                 self._helpers.pop(pid)(wait)
             for job in [j for j in self._jobs.values() if j.pid == pid]:
                 job.wait = wait
-                if job.pidfd < 0:
-                    job.read_status()  # the report may have come together with the end
+                if job.pidfd < 0 and job.read_status():  # the report may have come together with the end
+                    self._watch(job.pidfd, lambda j=job: self._init_dead(j))  # type: ignore[misc]
                 if not job.init_dead and job.pidfd >= 0 and not job.keeper:
                     job.kill_rest()
-                self._finish(job)
+        for job in list(self._jobs.values()):
+            self._finish(job)
 
     def _finish(self, job: jobs.Job) -> None:
         if not job.over or job.id not in self._jobs:
             return
+        if job.keeper and self._kill_strays():
+            return  # the end of each of them calls again
         del self._jobs[job.id]
         job.read_status()
         for fd in (job.status, *(p.source for p in job.pumps)):
             self._unwatch(fd)
-        if job.keeper:
-            self._kill_strays()
         result = job.result()
         result["oom"] = self._cgroups.ooms(job.box) > job.ooms
         job.close()
         self._send({"id": job.id, "ok": result})
 
-    def _kill_strays(self) -> None:
-        """A keeper that was itself killed leaves its children to us."""
+    def _kill_strays(self) -> int:
+        """A keeper that was itself killed leaves its children to us. Returns how many there are still."""
         known = {job.pid for job in self._jobs.values()} | set(self._helpers)
-        for pid in keeper.children(os.getpid()):
-            if pid not in known:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        strays = [pid for pid in keeper.children(os.getpid()) if pid not in known]
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(strays)
 
     # --------------------------------------------------------------------------------------------- plumbing
 
