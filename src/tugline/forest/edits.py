@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from tugline.core.items import Assistant, ToolCall
-from tugline.forest.canon import canonical, value_of
+import re
+from collections.abc import Sequence
+
+from tugline.core.items import Assistant, Item
+from tugline.forest.canon import EMPTY, canonical, explained, opaque, value_of
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NUMBER = re.compile(r"-?\d[\d.eE+-]*")
 
 
 def edits(stored: Assistant, incoming: Assistant) -> tuple[str, ...]:
@@ -16,7 +22,7 @@ def edits(stored: Assistant, incoming: Assistant) -> tuple[str, ...]:
         if ours.id != theirs.id:
             found.add("ids_renamed")
         if ours.arguments != theirs.arguments:
-            found.add(_arguments(ours, theirs))
+            found.add(_arguments(ours.arguments, theirs.arguments))
     return tuple(sorted(found))
 
 
@@ -30,37 +36,43 @@ def _reasoning(ours: str, theirs: str) -> set[str]:
     return {"reasoning_trimmed" if ours.strip() == theirs.strip() else "reasoning_changed"}
 
 
-def _arguments(ours: ToolCall, theirs: ToolCall) -> str:
-    if canonical(ours.arguments) is None:
+def same_calls(stored: Sequence[Item], incoming: Sequence[Item]) -> bool:
+    """Whether two item lists with equal lenient keys hold the same calls: the keys cannot tell {} from text that is no
+    JSON object."""
+    for ours, theirs in zip(stored, incoming, strict=False):
+        if isinstance(ours, Assistant) and isinstance(theirs, Assistant):
+            pairs = zip(ours.calls, theirs.calls, strict=False)
+            if not all(explained(a.arguments, b.arguments) for a, b in pairs):
+                return False
+    return True
+
+
+def edits_along(stored: Sequence[Item], incoming: Sequence[Item]) -> tuple[str, ...]:
+    """Edit classes over all assistant turns of two item lists with equal lenient keys. Sorted, without repeats."""
+    found: set[str] = set()
+    for ours, theirs in zip(stored, incoming, strict=False):
+        if isinstance(ours, Assistant) and isinstance(theirs, Assistant):
+            found.update(edits(ours, theirs))
+    return tuple(sorted(found))
+
+
+def _arguments(ours: str, theirs: str) -> str:
+    if opaque(ours):
         return "args_lossy_known"
-    try:
-        a, b = value_of(ours.arguments), value_of(theirs.arguments)
-    except ValueError:
-        return "args_empty"  # "" and {} spelled differently
-    if _numbers(ours.arguments) != _numbers(theirs.arguments):
+    if canonical(ours) == EMPTY:
+        return "args_empty"  # "", null and {} spelled differently
+    if _numbers(ours) != _numbers(theirs):
         return "number_respell"
-    if list(_keys(a)) != list(_keys(b)):
+    if _keys(value_of(ours)) != _keys(value_of(theirs)):
         return "key_order"
-    if "\\u" in ours.arguments or "\\u" in theirs.arguments:
+    if "\\u" in ours or "\\u" in theirs:
         return "unicode_respell"
     return "json_respell"
 
 
 def _numbers(text: str) -> list[str]:
-    """Spellings of numbers outside strings, in order."""
-    out, token, quoted, escaped = [], "", False, False
-    for char in text:
-        if quoted:
-            escaped, quoted = (not escaped and char == "\\"), not (char == '"' and not escaped)
-        elif char == '"':
-            quoted = True
-        elif char in "0123456789+-.eE" and (token or char in "-0123456789"):
-            token += char
-            continue
-        if token:
-            out.append(token)
-            token = ""
-    return sorted([*out, token] if token else out)
+    """Spellings of numbers outside strings, sorted: key order is another class."""
+    return sorted(_NUMBER.findall(_QUOTED.sub('""', text)))
 
 
 def _keys(value: object) -> list[str]:

@@ -1,14 +1,18 @@
 """The checkpoint forest: an append-only tree of sampled turns, looked up by hash, holding ids once.
 
-full(turn) = full(parent)[:keep] ++ bridge ++ sampled. Nodes are immutable; there is one owner and no lock.
-Source of the algorithm: rolling item hashes registered from the echo of our own reply; deepest sampled turn wins.
+full(turn) = full(parent)[:keep] ++ bridge ++ sampled. Nodes are immutable. One owner commits; attach and the reads may
+run in worker threads meanwhile. Rolling item hashes are registered from the echo of our own reply; the deepest sampled
+turn wins.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
+from itertools import takewhile
+from threading import Lock
 from types import MappingProxyType
 from typing import Literal
 
@@ -16,11 +20,12 @@ import msgspec
 
 from tugline.core.columns import NO_IDS, Ids, concat, count, take
 from tugline.core.errors import VerifyError
-from tugline.core.items import Assistant, Item, Request
+from tugline.core.items import Assistant, Head, Item, Request
 from tugline.core.turn import Turn
 from tugline.forest import keys
 from tugline.forest.attach import Attachment
-from tugline.forest.edits import edits
+from tugline.forest.canon import opaque
+from tugline.forest.edits import edits, edits_along, same_calls
 
 __all__ = ["Attachment", "Forest"]
 
@@ -38,9 +43,14 @@ class Forest:
         self._children: dict[str | None, list[str]] = {None: []}
         self._exact: dict[bytes, list[Turn]] = {}
         self._lenient: dict[bytes, list[Turn]] = {}
-        self._heads: dict[bytes, bytes] = {}
-        """Chain of the items alone -> head chain: tells that only the head changed."""
+        self._openings: dict[bytes, set[bytes]] = {}
+        """Key of what stands before a root's first assistant turn -> chains of the heads it came under."""
+        self._heads: dict[Head, Head] = {}
+        """Each head once: tool lists are the bulk of most requests."""
+        self._opaque = False
+        """Whether some call's arguments are no JSON object, so that lenient keys need a second look."""
         self._hot: OrderedDict[str, Ids] = OrderedDict()
+        self._hot_lock = Lock()
 
     @classmethod
     def restore(cls, session_id: str, template_digest: bytes, turns: Sequence[Turn]) -> Forest:
@@ -75,43 +85,48 @@ class Forest:
             item = request.items[index]
             if not isinstance(item, Assistant):
                 continue
-            found = self._find(chains[index], item)
+            found = self._find(chains[index], request.items, index)
             if found is not None:
                 turn, match = found
                 tail = request.items[index + 1 :]
-                drift = self._drift(turn, request.items[: index + 1], match) + _foreign(tail)
-                return Attachment(turn, tail, match, None, tuple(sorted(set(drift))), end, fingerprint)
+                drift = self._drift(turn, request.items, index) if match == "lenient" else ()
+                drift = tuple(sorted({*drift, *_foreign(tail)}))
+                return Attachment(turn, tail, match, None, drift, end, fingerprint)
         reason = self._root_reason(request, head)
         return Attachment(None, request.items, "root", reason, _foreign(request.items), end, fingerprint)
 
-    def _find(self, chain: keys.Chain, item: Assistant) -> tuple[Turn, Literal["exact", "lenient"]] | None:
+    def _find(
+        self, chain: keys.Chain, items: Sequence[Item], index: int
+    ) -> tuple[Turn, Literal["exact", "lenient"]] | None:
         exact = self._exact.get(chain.exact)
         if exact:
             return exact[-1], "exact"
-        lenient = self._lenient.get(chain.lenient)
+        lenient = self._lenient.get(chain.lenient, ())
+        if lenient and self._opaque:
+            upto = items[: index + 1]
+            lenient = [t for t in lenient if same_calls(self.history(t.turn_id), upto)]
         if not lenient:
             return None
-        ids = tuple(call.id for call in item.calls)
-        same_ids = [t for t in lenient if tuple(call.id for call in t.echo.calls) == ids]
-        return (same_ids or lenient)[-1], "lenient"
+        item = items[index]
+        assert isinstance(item, Assistant)
+        return max(enumerate(lenient), key=lambda at: (_likeness(at[1].echo, item), at[0]))[1], "lenient"
 
-    def _drift(self, turn: Turn, items: Sequence[Item], match: str) -> tuple[str, ...]:
-        """Edit classes of the newest echoed turn; older ones were named when they were newest."""
-        if match == "exact" or not items:
-            return ()
-        last = items[-1]
-        named = edits(turn.echo, last) if isinstance(last, Assistant) else ()
-        return named or ("shape",)
+    def _drift(self, turn: Turn, items: Sequence[Item], index: int) -> tuple[str, ...]:
+        """Edit classes of the newest echoed turn. Older turns were named when they were newest, unless the edit is
+        new to them: then the newest is verbatim, and all are compared."""
+        newest = items[index]
+        assert isinstance(newest, Assistant)
+        return edits(turn.echo, newest) or edits_along(self.history(turn.turn_id), items) or ("shape",)
 
     def _root_reason(self, request: Request, head: keys.Chain) -> str:
         if not self._turns:
             return "root_first"
-        known = self._heads.get(_first_key(request.items))
-        if known is not None:
-            return "root_repeated" if known == head.exact else "root_head_changed"
+        known = self._openings.get(_opening(request.items))
+        if known is not None and head.exact not in known:
+            return "root_head_changed"
         if any(isinstance(item, Assistant) for item in request.items):
             return "root_history_changed"
-        return "root_unknown"
+        return "root_unknown" if known is None else "root_repeated"
 
     def keys(self, attachment: Attachment, echo: Assistant) -> tuple[bytes, bytes]:
         """(exact, lenient) under which the turn that answers `attachment` is to be found."""
@@ -131,23 +146,30 @@ class Forest:
             before = self.full(turn.parent)
         if not count(before) - 1 <= turn.keep <= count(before) or turn.keep < 0:
             raise VerifyError(f"turn {turn.turn_id} keeps {turn.keep} of {count(before)} tokens of its parent")
-        prompt = concat([take(before, 0, turn.keep), turn.bridge])
-        if count(prompt) != turn.prompt_len:
-            raise VerifyError(f"turn {turn.turn_id}: its prompt has {count(prompt)} tokens, not {turn.prompt_len}")
+        length = turn.keep + count(turn.bridge)
+        if length != turn.prompt_len:
+            raise VerifyError(f"turn {turn.turn_id}: its prompt has {length} tokens, not {turn.prompt_len}")
+        head = self._heads.setdefault(turn.head, turn.head)
+        if head is not turn.head:
+            turn = replace(turn, head=head)
         self._turns[turn.turn_id] = turn
         self._children.setdefault(turn.parent, []).append(turn.turn_id)
         self._exact.setdefault(turn.key_exact, []).append(turn)
         self._lenient.setdefault(turn.key_lenient, []).append(turn)
         if turn.parent is None:
-            self._heads.setdefault(_first_key(turn.items), keys.start(self._digest, turn.head).exact)
-        self._heat(turn.turn_id, concat([prompt, turn.sampled]))
+            self._openings.setdefault(_opening(turn.items), set()).add(keys.start(self._digest, turn.head).exact)
+        self._opaque = self._opaque or any(opaque(call.arguments) for call in turn.echo.calls)
+        kept = before if turn.keep == count(before) else take(before, 0, turn.keep)
+        self._heat(turn.turn_id, concat([kept, turn.bridge, turn.sampled]))
         if turn.parent is not None and len(self._children[turn.parent]) == 1:
-            self._hot.pop(turn.parent, None)
+            with self._hot_lock:
+                self._hot.pop(turn.parent, None)
 
     # -------------------------------------------------------------------------------------------- reads
 
     def full(self, turn_id: str) -> Ids:
-        """prompt ++ sampled, int32. Hot leaves are at hand; others are put together from their path."""
+        """prompt ++ sampled, int32. Hot leaves are at hand; others are put together from their path, in time linear
+        in its length. Raises KeyError for an unknown turn."""
         hot = self._hot.get(turn_id)
         if hot is not None:
             return hot
@@ -165,8 +187,12 @@ class Forest:
         parts = [base]
         length = count(base)
         for turn in reversed(path):
-            if turn.keep < length:  # a trimmed stop: cut the last part
-                parts = [take(concat(parts), 0, turn.keep)]
+            while length > turn.keep:  # a trimmed stop
+                last = parts.pop()
+                length -= count(last)
+                if length < turn.keep:
+                    parts.append(take(last, 0, turn.keep - length))
+                    length = turn.keep
             parts += [turn.bridge, turn.sampled]
             length = turn.keep + count(turn.bridge) + count(turn.sampled)
         made = concat(parts)
@@ -187,10 +213,11 @@ class Forest:
         return tuple(item for turn in reversed(path) for item in (*turn.items, turn.echo))
 
     def _heat(self, turn_id: str, full: Ids) -> None:
-        self._hot[turn_id] = full
-        self._hot.move_to_end(turn_id)
-        while len(self._hot) > HOT_LEAVES:
-            self._hot.popitem(last=False)
+        with self._hot_lock:
+            self._hot[turn_id] = full
+            self._hot.move_to_end(turn_id)
+            while len(self._hot) > HOT_LEAVES:
+                self._hot.popitem(last=False)
 
 
 def _foreign(tail: Sequence[Item]) -> tuple[str, ...]:
@@ -204,11 +231,14 @@ def _fingerprint(end: keys.Chain, request: Request) -> bytes:
     return hasher.digest()
 
 
-def _first_key(items: Sequence[Item]) -> bytes:
+def _likeness(stored: Assistant, item: Assistant) -> tuple[bool, bool, bool]:
+    """Which of several turns with one lenient key is meant: same call ids, same reasoning, same text."""
+    same_ids = [call.id for call in stored.calls] == [call.id for call in item.calls]
+    return same_ids, (stored.reasoning or "") == (item.reasoning or ""), (stored.text or "") == (item.text or "")
+
+
+def _opening(items: Sequence[Item]) -> bytes:
     """Key of what stands before the first assistant turn, without any head."""
-    chain = keys.Chain(b"items", b"items", {})
-    for item in items:
-        if isinstance(item, Assistant):
-            break
-        chain = keys.step(chain, item)
-    return chain.exact
+    before = takewhile(lambda item: not isinstance(item, Assistant), items)
+    chains = keys.walk(keys.Chain(b"items", b"items", {}), before)
+    return chains[-1].exact if chains else b""

@@ -9,29 +9,29 @@ by the harness. Ids are never hashed: they are compared as bytes elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from tugline.core.items import Assistant, Head, Item, Prefill, System, ToolCall, ToolResult, UserMedia, UserText
-from tugline.forest.canon import canonical
+from tugline.core.items import Assistant, Head, Item, Prefill, System, ToolResult, UserMedia, UserText
+from tugline.forest.canon import arguments_view
 
 CODEC = b"tugline-key-1"
 """Stored keys are comparable only within one version of this file."""
 
 SIZE = 16
 
-INVALID = b"{}"
-"""Arguments that are not JSON: harnesses replace them by an empty object, or quote them; as a value they are that."""
-
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Rolling state behind some number of items. `calls` maps the wire ids of calls so far to (turn, position)."""
+    """Rolling state behind some number of items. `calls` maps the wire ids of calls so far to (turn, position).
+
+    All chains of one walk share one `calls`, which is complete behind the last item: only the last can be continued.
+    """
 
     exact: bytes
     lenient: bytes
-    calls: dict[str, bytes]
+    calls: Mapping[str, bytes]
     turns: int = 0
 
 
@@ -45,38 +45,33 @@ def start(template_digest: bytes, head: Head) -> Chain:
 
 
 def step(chain: Chain, item: Item) -> Chain:
-    """The chain one item further. `calls` is shared and only ever grows for ids not seen before on this walk."""
-    kind, exact, lenient = _views(chain, item)
-    made = Chain(
-        _digest(chain.exact, kind, exact),
-        _digest(chain.lenient, kind, lenient),
-        chain.calls,
-        chain.turns,
-    )
-    if isinstance(item, Assistant):
-        calls = dict(chain.calls)
-        for position, call in enumerate(item.calls):
-            calls[call.id] = b"%d.%d" % (chain.turns, position)
-        return Chain(made.exact, made.lenient, calls, chain.turns + 1)
-    return made
+    """The chain one item further. Changes nothing."""
+    return walk(chain, (item,))[0]
 
 
 def walk(chain: Chain, items: Iterable[Item]) -> list[Chain]:
-    """Chains behind each item, in order."""
+    """Chains behind each item, in order. Linear in the items' text."""
+    calls = dict(chain.calls)
+    exact, lenient, turns = chain.exact, chain.lenient, chain.turns
     out = []
     for item in items:
-        chain = step(chain, item)
-        out.append(chain)
+        kind, exact_view, lenient_view = _views(calls, item)
+        exact, lenient = _digest(exact, kind, exact_view), _digest(lenient, kind, lenient_view)
+        if isinstance(item, Assistant):
+            for position, call in enumerate(item.calls):
+                calls[call.id] = b"%d.%d" % (turns, position)  # an id used again names the newest call
+            turns += 1
+        out.append(Chain(exact, lenient, calls, turns))
     return out
 
 
-def _views(chain: Chain, item: Item) -> tuple[bytes, list[bytes], list[bytes]]:
+def _views(calls: Mapping[str, bytes], item: Item) -> tuple[bytes, list[bytes], list[bytes]]:
     """(kind, exact view, lenient view)."""
     if isinstance(item, Assistant):
         return b"assistant", _assistant_exact(item), _assistant_lenient(item)
     if isinstance(item, ToolResult):
         text = _b(item.text)
-        place = chain.calls.get(item.call_id, b"?" + _b(item.call_id))
+        place = calls.get(item.call_id, b"?" + _b(item.call_id))
         return b"result", [_b(item.call_id), text], [place, text]
     if isinstance(item, System):
         view = [b"system", _b(item.text)]
@@ -100,13 +95,8 @@ def _assistant_exact(item: Assistant) -> list[bytes]:
 def _assistant_lenient(item: Assistant) -> list[bytes]:
     parts = [_b((item.text or "").strip())]
     for call in item.calls:
-        parts += [_b(call.name), arguments_view(call)]
+        parts += [_b(call.name), arguments_view(call.arguments)]
     return parts
-
-
-def arguments_view(call: ToolCall) -> bytes:
-    """Lenient view of a call's arguments."""
-    return canonical(call.arguments) or INVALID
 
 
 def _digest(before: bytes, kind: bytes, parts: list[bytes]) -> bytes:

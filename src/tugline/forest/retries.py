@@ -6,7 +6,7 @@ delivered reply; only what became of the first answer tells the two apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 
@@ -36,14 +36,25 @@ Decision: TypeAlias = Fresh | Replay | Join
 
 @dataclass(slots=True)
 class _Entry:
-    running: str | None = None
-    abandoned: bool = False
+    running: dict[str, bool] = field(default_factory=dict)
+    """Running call -> whether its client has left. Several when a harness samples one request in parallel."""
     undelivered: str | None = None
-    delivered: bool = False
+    delivered: set[str | None] = field(default_factory=set)
+
+    def drop(self, call_id: str | None, *, abandoned: bool) -> None:
+        """Forget a running call; without an id the oldest whose client has left (or stayed), else the oldest."""
+        if call_id is None:
+            likely = [c for c, left in self.running.items() if left is abandoned]
+            call_id = next(iter(likely or self.running), None)
+        if call_id is not None:
+            self.running.pop(call_id, None)
 
 
 class RetryBook:
-    """What became of each request fingerprint of one session."""
+    """What became of each request fingerprint of one session.
+
+    `call_id` names the call that `begin` was told of; it may be left out unless one request runs several times at once.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[bytes, _Entry] = {}
@@ -55,29 +66,43 @@ class RetryBook:
             return Fresh()
         if entry.undelivered is not None:
             return Replay(entry.undelivered)
-        if entry.running is not None and entry.abandoned:
-            return Join(entry.running)
-        return Fresh(resample=entry.delivered)
+        abandoned = next((call for call, left in entry.running.items() if left), None)
+        return Fresh(resample=bool(entry.delivered)) if abandoned is None else Join(abandoned)
 
     def begin(self, fingerprint: bytes, call_id: str) -> None:
         """A generation has started for this request."""
-        entry = self._entries.setdefault(fingerprint, _Entry())
-        entry.running, entry.abandoned = call_id, False
+        self._entries.setdefault(fingerprint, _Entry()).running[call_id] = False
 
-    def abandon(self, fingerprint: bytes) -> None:
-        """The client of the running generation has left."""
+    def abandon(self, fingerprint: bytes, call_id: str | None = None) -> None:
+        """The client of a running generation has left."""
         entry = self._entries.get(fingerprint)
-        if entry is not None and entry.running is not None:
-            entry.abandoned = True
+        if entry is None:
+            return
+        if call_id is None:
+            call_id = next((call for call, left in reversed(entry.running.items()) if not left), None)
+        if call_id in entry.running:
+            entry.running[call_id] = True
 
-    def delivered(self, fingerprint: bytes) -> None:
-        """The last byte of the reply was handed over."""
-        self._entries[fingerprint] = _Entry(delivered=True)
+    def delivered(self, fingerprint: bytes, turn_id: str | None = None, call_id: str | None = None) -> None:
+        """The last byte of the reply was handed over. Without a turn id, of the one that was waiting for it."""
+        entry = self._entries.setdefault(fingerprint, _Entry())
+        entry.drop(call_id, abandoned=False)
+        entry.delivered.add(turn_id if turn_id is not None else entry.undelivered)
+        if turn_id is None or turn_id == entry.undelivered:
+            entry.undelivered = None
 
-    def undelivered(self, fingerprint: bytes, turn_id: str) -> None:
-        """The reply exists but its client was gone."""
-        self._entries[fingerprint] = _Entry(undelivered=turn_id)
+    def undelivered(self, fingerprint: bytes, turn_id: str, call_id: str | None = None) -> None:
+        """The reply exists but its client was gone. No news for a turn that another client got."""
+        entry = self._entries.setdefault(fingerprint, _Entry())
+        entry.drop(call_id, abandoned=True)
+        if turn_id not in entry.delivered:
+            entry.undelivered = turn_id
 
-    def failed(self, fingerprint: bytes) -> None:
+    def failed(self, fingerprint: bytes, call_id: str | None = None) -> None:
         """The generation failed: the next identical request starts anew."""
-        self._entries.pop(fingerprint, None)
+        entry = self._entries.get(fingerprint)
+        if entry is None:
+            return
+        entry.drop(call_id, abandoned=True)
+        if not entry.running and entry.undelivered is None and not entry.delivered:
+            del self._entries[fingerprint]
