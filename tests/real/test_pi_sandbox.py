@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 
 import msgspec
@@ -125,6 +126,22 @@ async def test_writes_a_file_and_ends(boxes, bundle, tmp_path):
     assert "3 hello.txt\n/app\nagent" in str(last["messages"][-1]["content"])
     print(f"pi: {end.seconds:.2f} s for 3 turns")
     await box.close()
+
+
+async def test_in_a_local_sandbox(bundle, tmp_path):
+    boxes = find("local", tmp_path / "state", "test")
+    box = await boxes.start(Environment(image="", workdir="/app"), "s", Limits())
+    model = Model(call("write", path="hello.txt", content="hi\n"), {"role": "assistant", "content": "Done."})
+    listener = socket.create_server(("127.0.0.1", 0))
+    close = await model.serve(listener)
+    plan = harness("pi").plan(launch("go", box, f"http://127.0.0.1:{listener.getsockname()[1]}"), bundle)
+    for path, data in plan.files:
+        await box.write(path, data)
+    end = await box.run(plan.command, Deadline.after(60))
+    assert end.code == 0
+    assert await box.read("/app/hello.txt") == b"hi\n"
+    await close()
+    await boxes.close()
 
 
 async def test_a_fatal_api_error_is_a_failure_although_pi_ends_with_0(boxes, bundle, tmp_path):

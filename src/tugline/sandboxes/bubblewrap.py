@@ -117,7 +117,7 @@ class BubblewrapProvider:
                 try:
                     await host.warden.close()
                 finally:
-                    await asyncio.to_thread(instance.discard, host.place)
+                    await asyncio.to_thread(instance.discard, host.place, host.warden.cgroups)
 
     # --------------------------------------------------------------------------------------------- inside
 

@@ -69,8 +69,10 @@ def sign(instance: Instance, run_id: str, warden: int, cgroups: tuple[str, ...])
     note(instance, owner)
 
 
-def discard(instance: Instance) -> None:
-    """Remove an instance's directories. The warden is gone."""
+def discard(instance: Instance, cgroups: tuple[str, ...] = ()) -> None:
+    """Remove an instance's directories and what a killed warden left of its groups. The warden is gone."""
+    for group in cgroups:
+        remove_tree(group)
     if instance.stage:
         with contextlib.suppress(OSError):
             os.rmdir(instance.stage)
@@ -91,9 +93,7 @@ def reap(state_dir: Path) -> int:
             continue
         if alive(owner.warden, owner.warden_started):
             _end(owner.warden)
-        for group in owner.cgroups:
-            remove_tree(group)
-        discard(Instance(path, owner.stage))
+        discard(Instance(path, owner.stage), owner.cgroups)
         removed += 1
     return removed
 

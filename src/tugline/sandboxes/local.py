@@ -86,7 +86,7 @@ class LocalProvider:
                 try:
                     await warden.close()
                 finally:
-                    await asyncio.to_thread(instance.discard, place)
+                    await asyncio.to_thread(instance.discard, place, warden.cgroups)
 
     async def judge_box(self, box: LocalSandbox) -> Sandbox:
         """A box for judging what is in `box`: isolated where possible."""
@@ -171,13 +171,17 @@ class LocalSandbox:
             opened = await asyncio.to_thread(open_outputs, command)
         try:
             run = await self._warden.run(
-                [opened.stdin, *opened.outputs.values()], box=str(self.place), argv=command.argv, dests=[],
+                [opened.stdin, *opened.outputs.values()], box=str(self.place), argv=self._argv(command), dests=[],
                 outputs=list(opened.outputs), limit=OUTPUT_LIMIT, port=None, env=self._env(command),
                 cwd=self.real(command.cwd) if command.cwd else self.workdir,
             )  # fmt: skip
             return await supervise(self._warden, run, deadline, None)
         finally:
             opened.close()
+
+    def _argv(self, command: Command) -> list[str]:
+        """Arguments that name a file of the sandbox's home become host paths; nothing else is touched."""
+        return [self.real(a) if a.startswith(f"{layout.HOME}/") else a for a in command.argv]
 
     def _env(self, command: Command) -> dict[str, str]:
         """The command's environment with sandbox paths of its own tree made host paths."""

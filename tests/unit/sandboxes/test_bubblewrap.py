@@ -120,6 +120,8 @@ async def test_a_dead_warden_is_an_error_never_a_fresh_sandbox(tmp_path):
             await asyncio.sleep(0.01)
     await box.close()
     await boxes.close()
+    assert not any(Path(group).exists() for group in host.warden.cgroups)
+    assert not Path(host.place.stage).exists()
 
 
 SERVICE = """

@@ -38,6 +38,14 @@ async def test_sandbox_paths_in_the_environment_become_host_paths(boxes, tmp_pat
     assert await box.read(f"{top}/home/agent/.x") == b"1"
 
 
+async def test_a_file_of_the_home_directory_can_be_named_as_an_argument(boxes, tmp_path):
+    box = await boxes.start(Environment("", "/app"), "s", Limits())
+    await box.write("/home/agent/task.md", b"text")
+    out = tmp_path / "out"
+    await box.run(Command(("cat", "/home/agent/task.md"), stdout=out), Deadline.after(20))
+    assert out.read_bytes() == b"text"
+
+
 async def test_run_steps_never_touch_the_host(boxes, tmp_path):
     mark = tmp_path / "mark"
     with pytest.raises(SandboxError) as caught:
