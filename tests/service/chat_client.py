@@ -79,7 +79,7 @@ def main() -> None:
     messages: list[dict[str, object]] = [{"role": "user", "content": "Create a.txt with the text hello."}]
     for turn in range(TURNS):
         reply = call(messages)
-        print(json.dumps({"seen": reply.pop("id")}), flush=True)
+        print(json.dumps({"seen": str(reply.pop("id")).removeprefix("chatcmpl-")}), flush=True)
         messages.append(reply)
         for made in reply.get("tool_calls") or []:  # type: ignore[attr-defined]
             messages.append({"role": "tool", "tool_call_id": made["id"], "content": f"ok {turn}"})

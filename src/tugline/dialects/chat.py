@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tugline.core.contracts import Route
 from tugline.core.errors import (
     BadRequest,
     ContextOverflow,
+    EngineError,
     Forbidden,
     NotFound,
     Overloaded,
@@ -20,9 +23,9 @@ from tugline.core.errors import (
 )
 from tugline.core.items import Assistant, Reply, Request
 from tugline.dialects import chat_wire as wire
-from tugline.dialects.chat_decode import assistant, to_request
+from tugline.dialects.chat_decode import Decoders, assistant, to_request
 from tugline.dialects.sse import escape_separators, event
-from tugline.dialects.wire import decode
+from tugline.dialects.wire import decode, sound
 
 DELTA_CHARS = 32 * 1024
 """Longer texts leave in several deltas: some clients limit the length of one event."""
@@ -42,8 +45,7 @@ class ChatDialect:
     keepalive: bytes = b": keep-alive\n\n"
 
     def __init__(self) -> None:
-        self._requests = msgspec.json.Decoder(wire.Body)
-        self._messages = msgspec.json.Decoder(wire.Message)
+        self._decoders = Decoders()
         self._encode = msgspec.json.Encoder().encode
 
     def credential(self, headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
@@ -51,37 +53,40 @@ class ChatDialect:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and key.strip():
             return key.strip()
-        return headers.get("api-key") or headers.get("x-api-key") or None
+        return headers.get("api-key", "").strip() or headers.get("x-api-key", "").strip() or None
 
     def decode(self, body: bytes, params: Mapping[str, str]) -> Request:
         """Raises BadRequest / Unsupported with the field's path, for any bytes whatever."""
-        return to_request(decode(self._requests, body))
+        return to_request(self._decoders, body)
 
     def encode(self, reply: Reply) -> bytes:
         """The reply as one chat.completion."""
         choice = wire.Choice(0, _message(reply.assistant), reply.finish)
-        return self._encode(
-            wire.Completion(reply.id, "chat.completion", reply.created, reply.model, [choice], _usage(reply))
-        )
+        whole = wire.Completion(_id(reply), "chat.completion", reply.created, reply.model, [choice], _usage(reply))
+        return escape_separators(self._encode(whole))
 
     def stream(self, reply: Reply, options_usage: bool) -> tuple[list[bytes], bytes]:
         """chat.completion.chunk events; the terminal part is `data: [DONE]`."""
-        events = [event(self._chunk(reply, delta, None)) for delta in _deltas(reply.assistant)]
-        events.append(event(self._chunk(reply, wire.Delta(), reply.finish)))
+        usage = None if options_usage else UNSET
+        chunks = [self._chunk(reply, delta, None, usage) for delta in _deltas(reply.assistant)]
+        chunks.append(self._chunk(reply, wire.Delta(), reply.finish, usage))
         if options_usage:
-            chunk = wire.Chunk(reply.id, "chat.completion.chunk", reply.created, reply.model, [], _usage(reply))
-            events.append(event(self._encode(chunk)))
-        return events, b"data: [DONE]\n\n"
+            last = wire.Chunk(_id(reply), "chat.completion.chunk", reply.created, reply.model, [], _usage(reply))
+            chunks.append(self._encode(last))
+        return [event(chunk) for chunk in chunks], b"data: [DONE]\n\n"
 
     def echo(self, reply: Reply) -> Assistant:
         """Through the wire and back: what decode() gives for a verbatim echo."""
-        return assistant(decode(self._messages, self._encode(_message(reply.assistant))), "messages[]")
+        message = decode(self._decoders.message, self._encode(_message(reply.assistant)))
+        return assistant(self._decoders, message, "messages[]")
 
     def error(self, err: TuglineError) -> tuple[int, dict[str, str], bytes]:
         """{"error": {message, type, param, code}} with the status that OpenAI clients act on."""
         headers = {"content-type": "application/json"}
         if isinstance(err, Overloaded):
-            headers["retry-after"] = f"{max(1, round(err.retry_after))}"
+            headers["retry-after"] = f"{max(1, math.ceil(err.retry_after))}"
+        elif isinstance(err, EngineError) and not err.retryable:
+            headers["x-should-retry"] = "false"
         return err.status, headers, escape_separators(self._encode(_error(err)))
 
     def stream_error(self, err: TuglineError) -> bytes:
@@ -100,13 +105,18 @@ class ChatDialect:
         }
         return self._encode({"object": "list", "data": [entry]})
 
-    def _chunk(self, reply: Reply, delta: wire.Delta, finish: str | None) -> bytes:
+    def _chunk(self, reply: Reply, delta: wire.Delta, finish: str | None, usage: UnsetType | None) -> bytes:
         choice = wire.ChunkChoice(0, delta, finish)
-        return self._encode(wire.Chunk(reply.id, "chat.completion.chunk", reply.created, reply.model, [choice]))
+        chunk = wire.Chunk(_id(reply), "chat.completion.chunk", reply.created, reply.model, [choice], usage)
+        return self._encode(chunk)
+
+
+def _id(reply: Reply) -> str:
+    return f"chatcmpl-{reply.id}"
 
 
 def _message(said: Assistant) -> wire.OutMessage:
-    message = wire.OutMessage("assistant", said.text)
+    message = wire.OutMessage("assistant", said.text or None)
     if said.reasoning:
         message.reasoning_content = said.reasoning
     if said.calls:
@@ -162,9 +172,4 @@ def _error(err: TuglineError) -> wire.ErrorReply:
     elif isinstance(err, BadRequest | NotFound | TooLarge):
         kind = "invalid_request_error"
     param = err.path or None if isinstance(err, BadRequest) else None
-    return wire.ErrorReply(wire.ErrorBody(_clean(message), kind, param, code))
-
-
-def _clean(text: str) -> str:
-    """Lone surrogates (from hostile input that is quoted back) cannot be encoded as UTF-8."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return wire.ErrorReply(wire.ErrorBody(sound(message), kind, param, code))

@@ -1,8 +1,11 @@
-"""OpenAI Chat requests to core values. Prefix-stable: the first n messages give a prefix of the items of n + 1."""
+"""OpenAI Chat requests to core values. Prefix-stable: the first n messages give a prefix of the items of n + 1.
+
+One wire message is one model turn, one tool result or one run of user parts: nothing is merged across messages,
+stripped or respelled. A trailing assistant message is history unless `continue_final_message` says otherwise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import sha256
 
 import msgspec
@@ -13,6 +16,7 @@ from tugline.core.items import (
     Head,
     Item,
     Options,
+    Prefill,
     Request,
     System,
     Tool,
@@ -22,22 +26,72 @@ from tugline.core.items import (
     UserText,
 )
 from tugline.dialects import chat_wire as wire
-from tugline.dialects.wire import canonical_json, raw_text
+from tugline.dialects.wire import canonical_json, compact, decode, invalid
 
 MAX_STOPS = 16
+MAX_INTEGER = 2**53
+"""Beyond it a JavaScript client has already lost digits."""
+MAX_IGNORED = 64
+"""Names listed of keys that have no effect; a hostile body may hold thousands."""
+MEDIA = ("image_url", "input_audio", "file")
 
 
-def to_request(body: wire.Body) -> Request:
-    """Raises BadRequest or Unsupported with the field's path."""
+class Decoders:
+    """Compiled decoders. Immutable, shared by threads."""
+
+    __slots__ = ("body", "keys", "message", "text", "tool", "value")
+
+    def __init__(self) -> None:
+        self.body = msgspec.json.Decoder(wire.Body)
+        self.keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
+        self.message = msgspec.json.Decoder(wire.Message)
+        self.text = msgspec.json.Decoder(str)
+        self.value = msgspec.json.Decoder()
+        self.tool = wire.Tool
+
+
+def to_request(decoders: Decoders, data: bytes) -> Request:
+    """Raises BadRequest or Unsupported with the field's path, whatever the bytes are."""
+    body = decode(decoders.body, data)
     _refuse(body)
     items: list[Item] = []
     for i, message in enumerate(body.messages):
-        items.extend(_items(message, f"messages[{i}]"))
+        _add(decoders, items, message, i)
     if body.continue_final_message:
-        _refuse_prefill(items)
-    head = Head(_tools(body.tools), canonical_json(body.chat_template_kwargs or {}))
-    ignored = tuple(k for k in wire.HARMLESS if getattr(body, k) is not msgspec.UNSET)
+        items[-1] = _prefill(items[-1], len(body.messages) - 1)
+    kwargs = canonical_json(body.chat_template_kwargs or {}, "chat_template_kwargs")
+    head = Head(_tools(decoders, body.tools), kwargs)
+    ignored = _ignored(decode(decoders.keys, data)) + _respelled(body.messages)
     return Request(body.model, head, tuple(items), _options(body), ignored)
+
+
+def assistant(decoders: Decoders, message: wire.Message, path: str) -> Assistant:
+    """One model turn as echoed. null, "" and absent are the same."""
+    if message.function_call is not None:
+        raise Unsupported("the legacy function_call is not served; use tool_calls", path=f"{path}.function_call")
+    calls = tuple(_call(decoders, call, path, i) for i, call in enumerate(message.tool_calls or ()))
+    text = _text(message.content, path)
+    return Assistant(
+        text=text or message.refusal or None,
+        reasoning=message.reasoning_content or message.reasoning or message.reasoning_text or None,
+        calls=calls,
+    )
+
+
+def _ignored(keys: dict[str, msgspec.Raw]) -> tuple[str, ...]:
+    """Keys without effect, in wire order."""
+    known = wire.Body.__struct_fields__
+    found = [k[:MAX_IGNORED] for k, raw in keys.items() if k not in known and bytes(raw) != b"null"]
+    return tuple(found[:MAX_IGNORED])
+
+
+def _respelled(messages: list[wire.Message]) -> tuple[str, ...]:
+    """Names arguments sent as objects: their original spelling is lost, which a reader of drift wants to know."""
+    for message in messages:
+        for call in message.tool_calls or ():
+            if call.function is not None and bytes(call.function.arguments).startswith(b"{"):
+                return ("messages[].tool_calls[].function.arguments:object",)
+    return ()
 
 
 def _refuse(body: wire.Body) -> None:
@@ -45,50 +99,58 @@ def _refuse(body: wire.Body) -> None:
         raise BadRequest("at least one message is needed", path="messages")
     if body.n is not None and body.n != 1:
         raise Unsupported("only one choice per call; send the call again for another sample", path="n")
-    if body.functions is not None or body.function_call is not None:
+    if body.functions is not None:
         raise Unsupported("the legacy functions API is not served; use tools", path="functions")
-    kind = body.response_format.get("type") if isinstance(body.response_format, dict) else body.response_format
-    if kind not in (None, "text"):
-        raise Unsupported("constrained output is not available from this engine", path="response_format")
+    if body.function_call is not None:
+        raise Unsupported("the legacy functions API is not served; use tool_choice", path="function_call")
+    if body.response_format is not None and body.response_format.type != "text":
+        raise Unsupported(
+            f"constrained output ({body.response_format.type[:40]!r}) is not available from this engine",
+            path="response_format.type",
+        )
 
 
-def _items(message: wire.Message, path: str) -> Sequence[Item]:
+def _add(decoders: Decoders, items: list[Item], message: wire.Message, index: int) -> None:
     role = message.role
-    if role in ("system", "developer"):
-        return (System(_text(message.content, path), role),)
-    if role == "user":
-        return _user(message.content, path)
     if role == "tool":
         if not message.tool_call_id:
-            raise BadRequest("a tool message needs the id of the call it answers", path=f"{path}.tool_call_id")
-        return (ToolResult(message.tool_call_id, _text(message.content, path), message.name),)
-    if role == "assistant":
-        return (assistant(message, path),)
-    if role == "function":
-        raise Unsupported("the legacy role 'function' is not served; use 'tool'", path=f"{path}.role")
-    raise BadRequest(f"unknown role {role[:40]!r}", path=f"{path}.role")
+            path = f"messages[{index}].tool_call_id"
+            raise BadRequest("a tool message needs the id of the call it answers", path=path)
+        text = _text(message.content, f"messages[{index}]")
+        items.append(ToolResult(message.tool_call_id, text, message.name or None))
+    elif role == "assistant":
+        items.append(assistant(decoders, message, f"messages[{index}]"))
+    elif role == "user":
+        items.extend(_user(message.content, f"messages[{index}]"))
+    elif role in ("system", "developer"):
+        items.append(System(_text(message.content, f"messages[{index}]"), role))
+    elif role == "function":
+        raise BadRequest("the legacy role 'function' is not served; use 'tool'", path=f"messages[{index}].role")
+    else:
+        raise BadRequest(f"unknown role {role[:40]!r}", path=f"messages[{index}].role")
 
 
-def assistant(message: wire.Message, path: str) -> Assistant:
-    """One model turn as echoed. null, "" and absent are the same."""
-    if message.function_call is not None:
-        raise Unsupported("the legacy function_call is not served; use tool_calls", path=f"{path}.function_call")
-    calls = []
-    for i, call in enumerate(message.tool_calls or ()):
-        if call.function is None:
-            raise BadRequest("only function calls are served", path=f"{path}.tool_calls[{i}].function")
-        arguments = call.function.arguments
-        if arguments is None:
-            arguments = ""
-        elif not isinstance(arguments, str):
-            arguments = msgspec.json.encode(arguments).decode()
-        calls.append(ToolCall(call.id or "", call.function.name, arguments))
-    text = _text(message.content, path) if message.content is not None else ""
-    return Assistant(
-        text=text or message.refusal or None,
-        reasoning=message.reasoning_content or message.reasoning or None,
-        calls=tuple(calls),
-    )
+def _call(decoders: Decoders, call: wire.Call, path: str, index: int) -> ToolCall:
+    if call.type not in (None, "", "function"):
+        where = f"{path}.tool_calls[{index}].type"
+        raise Unsupported(f"tool calls of type {(call.type or '')[:40]!r} are not served", path=where)
+    if call.function is None:
+        raise BadRequest("a tool call needs its function", path=f"{path}.tool_calls[{index}].function")
+    where = f"{path}.tool_calls[{index}].function.arguments"
+    return ToolCall(call.id or "", call.function.name, _arguments(decoders, call.function.arguments, where))
+
+
+def _arguments(decoders: Decoders, raw: msgspec.Raw, path: str) -> str:
+    """The JSON text as sent. An object in place of its text is written compactly, its numbers as they were spelled."""
+    data = bytes(raw)
+    if data.startswith(b'"'):
+        return decode(decoders.text, data, path)
+    if data.startswith(b"{"):
+        decode(decoders.value, data, path)
+        return compact(data)
+    if data == b"null":
+        return ""
+    raise BadRequest("expected a string of JSON, or an object", path=path)
 
 
 def _user(content: wire.Content, path: str) -> list[Item]:
@@ -100,8 +162,8 @@ def _user(content: wire.Content, path: str) -> list[Item]:
     items: list[Item] = []
     run: list[str] = []
     for i, part in enumerate(content):
-        if part.type == "text":
-            run.append(_part_text(part, f"{path}.content[{i}]"))
+        if part.type not in MEDIA:
+            run.append(_part_text(part, path, i))
             continue
         if run:
             items.append(UserText("".join(run), joined=bool(items)))
@@ -118,12 +180,12 @@ def _media(part: wire.Part, path: str, *, joined: bool) -> UserMedia:
         if not url:
             raise BadRequest("an image part needs image_url", path=f"{path}.image_url")
         kind = url[5 : url.find(";")] if url.startswith("data:") and ";" in url[:100] else "image/*"
-        return UserMedia(kind, sha256(url.encode("utf-8", "surrogatepass")).hexdigest(), joined)
-    if part.type in ("input_audio", "file"):
-        value = part.input_audio if part.type == "input_audio" else part.file
-        kind = "audio/*" if part.type == "input_audio" else "application/octet-stream"
-        return UserMedia(kind, sha256(canonical_json(value).encode()).hexdigest(), joined)
-    raise BadRequest(f"unknown content part {part.type[:40]!r}", path=f"{path}.type")
+        return UserMedia(kind, sha256(url.encode()).hexdigest(), joined)
+    raw = bytes(part.input_audio if part.type == "input_audio" else part.file)
+    if raw == b"null":
+        raise BadRequest(f"needs {part.type}", path=f"{path}.{part.type}")
+    kind = "audio/*" if part.type == "input_audio" else "application/octet-stream"
+    return UserMedia(kind, sha256(raw).hexdigest(), joined)
 
 
 def _text(content: wire.Content, path: str) -> str:
@@ -131,50 +193,56 @@ def _text(content: wire.Content, path: str) -> str:
         return ""
     if isinstance(content, str):
         return content
-    return "".join(_part_text(part, f"{path}.content[{i}]") for i, part in enumerate(content))
+    return "".join([_part_text(part, path, i) for i, part in enumerate(content)])
 
 
-def _part_text(part: wire.Part, path: str) -> str:
+def _part_text(part: wire.Part, path: str, index: int) -> str:
     if part.type == "text":
         if part.text is None:
-            raise BadRequest("a text part needs text", path=f"{path}.text")
+            raise BadRequest("a text part needs text", path=f"{path}.content[{index}].text")
         return part.text
     if part.type == "refusal":
         return part.refusal or ""
-    if part.type in ("image_url", "input_audio", "file"):
-        raise Unsupported(f"this policy reads text only, it cannot see {part.type}", path=f"{path}.type")
-    raise BadRequest(f"unknown content part {part.type[:40]!r}", path=f"{path}.type")
+    where = f"{path}.content[{index}].type"
+    if part.type in MEDIA:
+        raise Unsupported(f"this policy reads text only, it cannot see {part.type}", path=where)
+    raise BadRequest(f"unknown content part {part.type[:40]!r}", path=where)
 
 
-def _tools(raws: list[msgspec.Raw] | None) -> tuple[Tool, ...]:
+def _tools(decoders: Decoders, raws: list[msgspec.Raw] | None) -> tuple[Tool, ...]:
     tools = []
     for i, raw in enumerate(raws or ()):
-        path = f"tools[{i}]"
+        value = decode(decoders.value, raw, f"tools[{i}]")
         try:
-            tool = msgspec.json.decode(raw, type=wire.Tool)
+            tool = msgspec.convert(value, decoders.tool)
         except msgspec.ValidationError as err:
-            raise BadRequest(str(err), path=path) from err
-        if tool.type != "function" or tool.function is None:
-            raise Unsupported(f"tools of type {tool.type[:40]!r} are not served", path=f"{path}.type")
-        tools.append(Tool(tool.function.name, raw_text(raw)))
+            raise invalid(err, f"tools[{i}]") from err
+        if tool.type != "function":
+            raise Unsupported(f"tools of type {tool.type[:40]!r} are not served", path=f"tools[{i}].type")
+        if tool.function is None:
+            raise BadRequest("a function tool needs its function", path=f"tools[{i}].function")
+        tools.append(Tool(tool.function.name, bytes(raw).decode("utf-8")))
     return tuple(tools)
 
 
-def _refuse_prefill(items: list[Item]) -> None:
-    last = items[-1]
-    if not isinstance(last, Assistant) or last.calls or last.reasoning:
-        raise BadRequest("continue_final_message needs an assistant message with text at the end", path="messages")
-    raise Unsupported("continuing an assistant message is not served", path="continue_final_message")
+def _prefill(last: Item, index: int) -> Prefill:
+    if not isinstance(last, Assistant) or last.calls or last.reasoning or not last.text:
+        path = f"messages[{index}]"
+        raise BadRequest("continue_final_message needs an assistant message with text only at the end", path=path)
+    return Prefill(last.text)
 
 
 def _options(body: wire.Body) -> Options:
-    asked = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    if asked is not None and asked < 1:
-        raise BadRequest("must be at least 1", path="max_tokens")
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if asked is not None and not 1 <= asked <= MAX_INTEGER:
+        raise BadRequest("must be at least 1", path=name)
     if body.temperature is not None and not 0 <= body.temperature <= 100:
         raise BadRequest("must be between 0 and 100", path="temperature")
     if body.top_p is not None and not 0 <= body.top_p <= 1:
         raise BadRequest("must be between 0 and 1", path="top_p")
+    if body.seed is not None and abs(body.seed) >= 2**63:
+        raise BadRequest("must fit 64 bits", path="seed")
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if len(stop) > MAX_STOPS:
         raise BadRequest(f"at most {MAX_STOPS} stop strings", path="stop")
@@ -191,13 +259,15 @@ def _options(body: wire.Body) -> Options:
     )
 
 
-def _tool_choice(choice: object) -> str:
+def _tool_choice(choice: str | wire.ToolChoice | None) -> str:
     if choice is None:
         return "auto"
-    if choice in ("auto", "none", "required"):
-        return str(choice)
-    if isinstance(choice, dict):
-        function = choice.get("function")
-        if isinstance(function, dict) and isinstance(function.get("name"), str):
-            return str(function["name"])
-    raise BadRequest("must be auto, none, required or a function", path="tool_choice")
+    if isinstance(choice, str):
+        if choice in ("auto", "none", "required"):
+            return choice
+        raise BadRequest(f"must be auto, none, required or a function, not {choice[:40]!r}", path="tool_choice")
+    if choice.type != "function":
+        raise Unsupported(f"tool_choice of type {choice.type[:40]!r} is not served", path="tool_choice.type")
+    if choice.function is None:
+        raise BadRequest("names no function", path="tool_choice.function")
+    return choice.function.name

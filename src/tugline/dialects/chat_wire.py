@@ -7,39 +7,41 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+ABSENT = Raw(b"null")
 
-class ImageUrl(msgspec.Struct):
+
+class ImageUrl(msgspec.Struct, gc=False):
     url: str
 
 
-class Part(msgspec.Struct):
+class Part(msgspec.Struct, gc=False):
     """A content part. The type decides which other key counts."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
     image_url: ImageUrl | str | None = None
-    input_audio: Any = None
-    file: Any = None
+    input_audio: Raw = ABSENT
+    file: Raw = ABSENT
 
 
 Content = str | list[Part] | None
 
 
-class Function(msgspec.Struct):
+class Function(msgspec.Struct, gc=False):
     name: str
-    arguments: Any = None
-    """JSON text; some clients send the object itself."""
+    arguments: Raw = ABSENT
+    """A string of JSON text; some clients send the object itself."""
 
 
-class Call(msgspec.Struct):
+class Call(msgspec.Struct, gc=False):
     function: Function | None = None
     id: str | None = None
     type: str | None = None
     index: int | None = None
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, gc=False):
     role: str
     content: Content = None
     name: str | None = None
@@ -48,20 +50,34 @@ class Message(msgspec.Struct):
     function_call: Any = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    reasoning_text: str | None = None
     refusal: str | None = None
 
 
-class StreamOptions(msgspec.Struct):
+class NamedFunction(msgspec.Struct, gc=False):
+    name: str
+
+
+class ToolChoice(msgspec.Struct, gc=False):
+    type: str
+    function: NamedFunction | None = None
+
+
+class ResponseFormat(msgspec.Struct, gc=False):
+    type: str
+
+
+class StreamOptions(msgspec.Struct, gc=False):
     include_usage: bool | None = None
 
 
-class Body(msgspec.Struct):
-    """A request. Keys that we know and drop are listed in `HARMLESS`; the rest of the unknown is tolerated."""
+class Body(msgspec.Struct, gc=False):
+    """A request: the keys that have an effect. Every other key is tolerated and reported as ignored."""
 
     messages: list[Message]
     model: str
     tools: list[Raw] | None = None
-    tool_choice: Any = None
+    tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -74,50 +90,19 @@ class Body(msgspec.Struct):
     n: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
-    response_format: Any = None
+    add_generation_prompt: bool | None = None
+    response_format: ResponseFormat | None = None
     functions: Any = None
     function_call: Any = None
-    reasoning_effort: Any | UnsetType = UNSET
-    store: Any | UnsetType = UNSET
-    user: Any | UnsetType = UNSET
-    metadata: Any | UnsetType = UNSET
-    logprobs: Any | UnsetType = UNSET
-    top_logprobs: Any | UnsetType = UNSET
-    logit_bias: Any | UnsetType = UNSET
-    presence_penalty: Any | UnsetType = UNSET
-    frequency_penalty: Any | UnsetType = UNSET
-    service_tier: Any | UnsetType = UNSET
-    prompt_cache_key: Any | UnsetType = UNSET
-    safety_identifier: Any | UnsetType = UNSET
-    verbosity: Any | UnsetType = UNSET
-    thinking: Any | UnsetType = UNSET
 
 
-HARMLESS = (
-    "reasoning_effort",
-    "store",
-    "user",
-    "metadata",
-    "logprobs",
-    "top_logprobs",
-    "logit_bias",
-    "presence_penalty",
-    "frequency_penalty",
-    "service_tier",
-    "prompt_cache_key",
-    "safety_identifier",
-    "verbosity",
-    "thinking",
-)
-
-
-class ToolFunction(msgspec.Struct):
+class ToolFunction(msgspec.Struct, gc=False):
     name: str
     description: str | None = None
-    parameters: Any = None
+    parameters: dict[str, Any] | bool | None = None
 
 
-class Tool(msgspec.Struct):
+class Tool(msgspec.Struct, gc=False):
     type: str = "function"
     function: ToolFunction | None = None
 
@@ -125,55 +110,55 @@ class Tool(msgspec.Struct):
 # ------------------------------------------------------------------------------------------------- replies
 
 
-class OutFunction(msgspec.Struct, omit_defaults=True):
+class OutFunction(msgspec.Struct, omit_defaults=True, gc=False):
     arguments: str
     name: str | None = None
 
 
-class OutCall(msgspec.Struct, omit_defaults=True):
+class OutCall(msgspec.Struct, omit_defaults=True, gc=False):
     function: OutFunction
     index: int | None = None
     id: str | None = None
     type: str | None = None
 
 
-class OutMessage(msgspec.Struct):
+class OutMessage(msgspec.Struct, gc=False):
     role: str
     content: str | None
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[OutCall] | UnsetType = UNSET
 
 
-class Delta(msgspec.Struct, omit_defaults=True):
+class Delta(msgspec.Struct, omit_defaults=True, gc=False):
     role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[OutCall] | None = None
 
 
-class Choice(msgspec.Struct):
+class Choice(msgspec.Struct, gc=False):
     index: int
     message: OutMessage
     finish_reason: str
     logprobs: None = None
 
 
-class ChunkChoice(msgspec.Struct):
+class ChunkChoice(msgspec.Struct, gc=False):
     index: int
     delta: Delta
     finish_reason: str | None = None
     logprobs: None = None
 
 
-class PromptDetails(msgspec.Struct):
+class PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: int
 
 
-class CompletionDetails(msgspec.Struct):
+class CompletionDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int
 
 
-class OutUsage(msgspec.Struct):
+class OutUsage(msgspec.Struct, gc=False):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -181,7 +166,7 @@ class OutUsage(msgspec.Struct):
     completion_tokens_details: CompletionDetails
 
 
-class Completion(msgspec.Struct):
+class Completion(msgspec.Struct, gc=False):
     id: str
     object: str
     created: int
@@ -191,7 +176,7 @@ class Completion(msgspec.Struct):
     system_fingerprint: str | None = None
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, gc=False):
     id: str
     object: str
     created: int
@@ -201,12 +186,12 @@ class Chunk(msgspec.Struct):
     system_fingerprint: str | None = None
 
 
-class ErrorBody(msgspec.Struct):
+class ErrorBody(msgspec.Struct, gc=False):
     message: str
     type: str
     param: str | None
     code: str | None
 
 
-class ErrorReply(msgspec.Struct):
+class ErrorReply(msgspec.Struct, gc=False):
     error: ErrorBody

@@ -12,28 +12,49 @@ from tugline.core.errors import BadRequest
 T = TypeVar("T")
 
 _PATH = re.compile(r" - at `\$?\.?(.*)`$", re.DOTALL)
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Decode a body. Raises BadRequest whose path is that of the wrong field, e.g. `messages[3].content`."""
+def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, at: str = "") -> T:
+    """Decode a body or a part of it. Raises BadRequest whose path is that of the wrong field.
+
+    `at` is the path of the part itself, e.g. `tools[0]`.
+    """
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as err:
-        text = str(err)
-        match = _PATH.search(text)
-        path = match.group(1).replace("[...]", "[]") if match else ""
-        raise BadRequest(_PATH.sub("", text), path=path) from err
+        raise invalid(err, at) from err
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        raise BadRequest(f"the body is not valid JSON: {err}") from err
+        hint = ""
+        if _SURROGATE.search(bytes(body)):
+            hint = " (a string may hold half of a surrogate pair, which no encoding can carry)"
+        raise BadRequest(f"not valid JSON: {err}{hint}", path=at) from err
     except RecursionError as err:
-        raise BadRequest("the body nests too deeply") from err
+        raise BadRequest("the body nests too deeply", path=at) from err
 
 
-def raw_text(raw: msgspec.Raw) -> str:
-    """The exact JSON text of an undecoded value."""
-    return bytes(raw).decode("utf-8")
+def invalid(err: msgspec.ValidationError, at: str = "") -> BadRequest:
+    """The error with the wire path that msgspec names: `$.messages[3].content` becomes `messages[3].content`."""
+    text = str(err)
+    match = _PATH.search(text)
+    path = match.group(1).replace("[...]", "[]") if match else ""
+    joint = "." if at and path and not path.startswith("[") else ""
+    return BadRequest(_PATH.sub("", text), path=f"{at}{joint}{path}")
 
 
-def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no blanks: equal values give equal text."""
-    return msgspec.json.encode(value, order="deterministic").decode()
+def compact(raw: bytes) -> str:
+    """JSON text without blanks between its tokens; numbers and escapes stay as they are spelled."""
+    return msgspec.json.format(raw, indent=-1).decode("utf-8")
+
+
+def canonical_json(value: Any, path: str) -> str:
+    """JSON with sorted keys and no blanks: equal values give equal text. Raises BadRequest naming `path`."""
+    try:
+        return msgspec.json.encode(value, order="deterministic").decode()
+    except (OverflowError, RecursionError, ValueError) as err:
+        raise BadRequest(f"cannot be written as JSON: {err}", path=path) from err
+
+
+def sound(text: str) -> str:
+    """Text that UTF-8 can carry: half surrogates, which only an error that quotes hostile input has, become `?`."""
+    return text.encode("utf-8", "replace").decode("utf-8")
