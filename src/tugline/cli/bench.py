@@ -8,7 +8,6 @@ import typer
 
 from tugline.cli import output
 from tugline.core.errors import TuglineError
-from tugline.testing.bench_gateway import run_bench
 
 app = typer.Typer(no_args_is_help=True, help="Paired measurements of this machine and this version.")
 
@@ -27,6 +26,8 @@ def gateway(
 
     Example: tugline bench gateway --quick
     """
+    from tugline.testing.bench_gateway import run_bench
+
     try:
         result = run_bench(quick=quick, say=(lambda _line: None) if as_json else output.console().print)
     except TuglineError as err:

@@ -106,9 +106,7 @@ def _sandboxes() -> list[Check]:
                 problems = [err.message]
             kind = "agents reach the gateway and nothing else" if name == "bubblewrap" else "no isolation: trusted only"
             checks.append(Check("sandbox", not problems, f"{name} ({kind})", "; ".join(problems)))
-    for name in ("container", "apptainer"):
-        checks.append(Check("sandbox", None, name, "not in this version"))
-    return checks
+    return [*checks, *(Check("sandbox", None, name, "not in this version") for name in ("container", "apptainer"))]
 
 
 async def _probe_sandbox(provider: object) -> list[str]:

@@ -63,9 +63,13 @@ def run_and_report(request: RunRequest, *, as_json: bool) -> int:
     if not as_json:
         console.print(f"run [bold]{path}[/]: {len(tasks)} tasks x {settings.run.n} sessions of {settings.harness.name}")
     begun = time.monotonic()
-    with Progress(console, total, quiet=as_json) as progress:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            rescored = runner.run(_run(request, tasks, store, progress))
+    for warning in store.warnings:
+        console.print(warning, markup=False, style="yellow")
+    with (
+        Progress(console, total, quiet=as_json) as progress,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        rescored = runner.run(_run(request, tasks, store, progress))
     with RunStore.open(path, write=False) as reader:
         proof = prove_run(reader, JournalIndex(path / "engine").get)
         summary = summarise(reader)

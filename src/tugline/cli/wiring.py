@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from tugline.config.types import Settings
 from tugline.core.contracts import Engine, Harness, Limits, Policy, SandboxProvider
@@ -120,7 +121,7 @@ def spec_of(settings: Settings, tasks: tuple[Task, ...], context: int) -> Rollou
 
 
 def make_trajectory(
-    ended: Ended, turns: list[Turn], calls: list[CallRecord], logprob_kind: str = "processed"
+    ended: Ended, turns: list[Turn], calls: list[CallRecord], logprob_kind: Literal["raw", "processed"] = "processed"
 ) -> Trajectory:
     """Rows of an ended session."""
     facts = SessionFacts(
@@ -157,6 +158,7 @@ async def wired(
     gateway = LocalGateway(engine, model, store, DIALECTS, options)
     provider = await choose_sandbox(settings, run_dir, run_dir.name)
     harness: Harness = find_harness(settings.harness.name)
+    cache = await asyncio.to_thread(Path(settings.cache.dir).expanduser)
     try:
         await provider.reap()
         await engine.start()
@@ -171,7 +173,7 @@ async def wired(
                 state, list(turns), list(calls), engine.info.logprob_kind
             ),
             sessions_dir=run_dir / "sessions",
-            cache=Path(settings.cache.dir).expanduser(),
+            cache=cache,
             say=say,
             on_state=on_state,
         )

@@ -37,7 +37,7 @@ class ModelFiles:
     """`bos_token`, `eos_token`, ...: names that templates use, where the tokenizer's settings give them."""
 
 
-class _Tugline(msgspec.Struct, forbid_unknown_fields=True):
+class _Tugline(msgspec.Struct):
     parser: str | None = None
     stop: list[str] | None = None
     context: int | None = None

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 
 from tugline.core.contracts import Dialect
-from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, describe
+from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
 from tugline.core.items import Reply, Request
 from tugline.core.turn import CallOutcome, CallRecord
@@ -69,7 +69,8 @@ class Delivery:
         seq, call_id, started = session.next_seq(), new_id("call"), time.time()
         dialect = incoming.dialect
         try:
-            request, attached = await self._read(session, incoming)
+            with boundary(TuglineError, "internal error"):
+                request, attached = await self._read(session, incoming)
         except TuglineError as err:
             session.last_error = describe(err)
             self._count(session, dialect, CallOutcome.REJECTED)

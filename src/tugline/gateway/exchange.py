@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -18,7 +19,7 @@ import msgspec
 
 from tugline.core.columns import Ids, concat, count, take
 from tugline.core.contracts import CallLog, Dialect, Engine, EngineInfo, Generation, Sample
-from tugline.core.errors import EngineError, StoreError, TuglineError, describe
+from tugline.core.errors import EngineError, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
 from tugline.core.items import Assistant, Options, Reply, Request, ToolCall, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
@@ -31,6 +32,7 @@ from tugline.gateway.upstream import RetryPolicy, sample
 from tugline.tokens.model import BridgeRefused, ChatModel, Parsed
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +111,34 @@ async def produce(
     Raises the error to show the harness, in which case the forest is unchanged and the call's record is durable
     (if it can be).
     """
-    turn: Turn | None = None
     try:
-        prompt, sampling = await _prepare(session, call, attached, deps)
-        admitted()
-        taken, engine_failures = await _sample(session, call, prompt, sampling, deps)
-        session.engine_failures += engine_failures
-        parsed = await _off_loop(
-            deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
-        )
-        turn, reply = _make_turn(session, call, prompt, Sampled(taken, parsed, sampling), deps.engine.info)
-        record = _record(session, call, End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref))
-        await _commit(session, record, turn, deps)
+        with boundary(TuglineError, "internal error"):
+            return await _steps(session, call, attached, deps, admitted)
     except CommittedButGone:
         raise
     except asyncio.CancelledError:
         await _log_failure(session, call, deps, End(CallOutcome.UNDELIVERED, 499, error="the client was gone"))
         raise
     except TuglineError as err:
+        if err.__cause__ is not None and type(err) is TuglineError:
+            _log.error("call %s failed", call.call_id, exc_info=err)
         await _log_failure(session, call, deps, End(_outcome_of(err), err.status, error=describe(err)))
         raise
+
+
+async def _steps(
+    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps, admitted: Callable[[], None]
+) -> Produced:
+    prompt, sampling = await _prepare(session, call, attached, deps)
+    admitted()
+    taken, engine_failures = await _sample(session, call, prompt, sampling, deps)
+    session.engine_failures += engine_failures
+    parsed = await _off_loop(
+        deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
+    )
+    turn, reply = _make_turn(session, call, prompt, Sampled(taken, parsed, sampling), deps.engine.info)
+    record = _record(session, call, End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref))
+    await _commit(session, record, turn, deps)
     _measure(deps.metrics, turn)
     return Produced(reply, turn, record)
 

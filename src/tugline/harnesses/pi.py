@@ -81,9 +81,14 @@ class PiHarness:
 
 def models(launch: Launch) -> bytes:
     """Pi's models.json: one provider, one model."""
+    # Pi cuts its own max_tokens to window - estimate - 4,096, which leaves 1 in a small window. The gateway knows the
+    # true counts and clamps or refuses by them, so Pi gets a window that never makes it guess.
     model = {
-        "id": "policy", "reasoning": False, "contextWindow": launch.context, "maxTokens": launch.max_tokens,
-    }  # fmt: skip
+        "id": "policy",
+        "reasoning": False,
+        "contextWindow": launch.context + 65_536,
+        "maxTokens": launch.max_tokens,
+    }
     provider = {
         "baseUrl": f"{launch.base_url}/v1",
         "api": "openai-completions",
