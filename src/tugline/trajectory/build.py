@@ -11,7 +11,8 @@ from tugline.core.columns import count
 from tugline.core.session import FAILURE_OF, Outcome
 from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import Turn
-from tugline.trajectory.rows import drift_of, lay_out, path_to, why_untrained
+from tugline.trajectory.advantages import weigh
+from tugline.trajectory.rows import drift_of, lay_out, level_of, path_to, why_untrained
 
 Strategy = Literal["exact", "per_call"]
 
@@ -34,7 +35,8 @@ def build(
     """Rows of a session. `undelivered`: turns whose reply never reached the harness and that nothing extends.
 
     exact: one row per leaf of the tree; the earliest row through a turn owns it, others carry it masked. per_call: one
-    row per turn. Both train the same tokens.
+    row per turn. Both train the same tokens but for stops that a following prompt replaced: those stand in per_call
+    rows only, and are counted as stop_trim otherwise. Raises VerifyError when a turn's parent is missing.
     """
     by_id = {turn.turn_id: turn for turn in turns}
     untrained: Counter[str] = Counter()
@@ -57,7 +59,7 @@ def build(
         trace = _trace(session, path, mine, owner, len(traces))
         owner.update(dict.fromkeys(mine, trace.trace_id))
         traces.append(trace)
-        trimmed = sum(s.trained for s in trace.spans if s.end - s.start < count(by_id[s.turn_id].sampled))
+        trimmed = sum(count(by_id[s.turn_id].sampled) - (s.end - s.start) for s in trace.spans if s.trained)
         if trimmed:
             untrained["stop_trim"] += trimmed
     return Trajectory(
@@ -67,7 +69,7 @@ def build(
         failure=FAILURE_OF[session.outcome],
         reward=session.reward,
         reward_parts=dict(session.reward_parts),
-        traces=tuple(traces),
+        traces=weigh(traces),
         untrained=dict(sorted(untrained.items())),
     )
 
@@ -106,6 +108,6 @@ def _trace(session: SessionFacts, path: Sequence[Turn], mine: set[str], owner: d
         spans=columns.spans,
         sampling=last.sampling,
         logprob_kind=session.logprob_kind,
-        level=min((t.level for t in path), default="L4"),
+        level=level_of(path),
         drift=drift_of(path, mine),
     )

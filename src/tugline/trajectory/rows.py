@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tugline.core.columns import NO_FLOATS, NO_IDS, Floats, Ids, concat, concat_floats, count, nans, take, take_floats
+from tugline.core.columns import Floats, Ids, concat, concat_floats, count, nans, take, take_floats
 from tugline.core.errors import VerifyError
 from tugline.core.trace import Span
 from tugline.core.turn import CallOutcome, CallRecord, Turn
@@ -49,7 +49,7 @@ def path_to(leaf: str, turns: Mapping[str, Turn]) -> list[Turn]:
 
 def lay_out(path: Sequence[Turn], owned: Collection[str]) -> Columns:
     """The row of a path. Turns in `owned` are trained here; the others are masked context."""
-    ids, mask, logprobs = NO_IDS, bytearray(), NO_FLOATS
+    mask = bytearray()
     parts: list[Ids] = []
     values: list[Floats] = []
     spans: list[Span] = []
@@ -57,17 +57,16 @@ def lay_out(path: Sequence[Turn], owned: Collection[str]) -> Columns:
     length = trimmed = 0
     for turn in path:
         if turn.keep < length:
-            ids, logprobs = concat(parts), concat_floats(values)
-            parts, values = [take(ids, 0, turn.keep)], [take_floats(logprobs, 0, turn.keep)]
-            del mask[turn.keep :]
             trimmed += length - turn.keep
-            spans = [_cut(span, turn.keep) for span in spans]
+            _cut_columns(parts, values, length - turn.keep)
             length = turn.keep
+            del mask[length:]
+            _cut_spans(spans, runs, length)
         start = length + count(turn.bridge)
         end = start + count(turn.sampled)
         trained = turn.turn_id in owned
         parts += [turn.bridge, turn.sampled]
-        values += [nans(count(turn.bridge)), turn.logprobs]
+        values += [nans(count(turn.bridge)), _logprobs_of(turn)]
         mask += bytes(count(turn.bridge)) + (b"\1" if trained else b"\0") * count(turn.sampled)
         spans.append(Span(start, end, turn.turn_id, turn.role, turn.finish, trained))
         for offset, version in turn.version_runs:
@@ -77,10 +76,29 @@ def lay_out(path: Sequence[Turn], owned: Collection[str]) -> Columns:
     return Columns(concat(parts), bytes(mask), concat_floats(values), tuple(spans), tuple(runs), trimmed)
 
 
-def _cut(span: Span, end: int) -> Span:
-    if span.end <= end:
-        return span
-    return Span(span.start, end, span.turn_id, span.role, span.finish, span.trained)
+def _logprobs_of(turn: Turn) -> Floats:
+    """A turn whose engine gave too few or too many values is untrainable context: its values are unknown."""
+    return turn.logprobs if len(turn.logprobs) == len(turn.sampled) else nans(count(turn.sampled))
+
+
+def _cut_columns(parts: list[Ids], values: list[Floats], surplus: int) -> None:
+    """Take `surplus` tokens off the end of both columns."""
+    while surplus > 0 and parts:
+        ids, floats = parts.pop(), values.pop()
+        if count(ids) > surplus:
+            parts.append(take(ids, 0, count(ids) - surplus))
+            values.append(take_floats(floats, 0, count(floats) - surplus))
+        surplus -= count(ids)
+
+
+def _cut_spans(spans: list[Span], runs: list[tuple[int, int]], length: int) -> None:
+    """Shorten what reaches behind `length`, from the end."""
+    index = len(spans) - 1
+    while index >= 0 and spans[index].end > length:
+        spans[index] = replace(spans[index], start=min(spans[index].start, length), end=length)
+        index -= 1
+    while runs and runs[-1][0] >= length:
+        runs.pop()
 
 
 def drift_of(path: Sequence[Turn], owned: Collection[str]) -> dict[str, int]:
@@ -90,6 +108,11 @@ def drift_of(path: Sequence[Turn], owned: Collection[str]) -> dict[str, int]:
         if turn.turn_id in owned:
             found.update(turn.drift)
     return dict(sorted(found.items()))
+
+
+def level_of(path: Sequence[Turn]) -> str:
+    """The weakest capture level on a path."""
+    return min((turn.level for turn in path), default="L4")
 
 
 def mask_sum(mask: bytes) -> int:

@@ -16,7 +16,7 @@ from tugline.core.contracts import JournalEntry
 from tugline.core.errors import VerifyError
 from tugline.core.trace import Trace
 from tugline.core.turn import Turn
-from tugline.trajectory.rows import Columns, lay_out, path_to, why_untrained
+from tugline.trajectory.rows import Columns, drift_of, lay_out, level_of, path_to, why_untrained
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,15 @@ def verify_trace(trace: Trace, turns: Mapping[str, Turn]) -> list[Finding]:
     if not trace.spans:
         return [_row(trace, "no_spans", None, "the row has no sampled span")]
     try:
-        fresh = lay_out(path_to(trace.spans[-1].turn_id, turns), owned)
+        path = path_to(trace.spans[-1].turn_id, turns)
     except VerifyError as err:
         return [_row(trace, "broken_path", None, err.message)]
-    found = _columns_differ(trace, fresh)
-    for turn_id in sorted(owned):
+    found = _columns_differ(trace, lay_out(path, owned))
+    if trace.drift != drift_of(path, owned) or trace.level != level_of(path):
+        found.append(_row(trace, "row_labels", None, "drift or level are not the path's"))
+    if any(turn.session_id != trace.session_id for turn in path):
+        found.append(_row(trace, "row_labels", None, "the row's turns are another session's"))
+    for turn_id in sorted(owned & turns.keys()):
         reason = turns[turn_id].untrainable
         if reason is not None:
             found.append(_row(trace, "untrainable_trained", None, f"turn {turn_id} is untrainable ({reason})"))
@@ -88,8 +92,7 @@ def _columns_differ(trace: Trace, fresh: Columns) -> list[Finding]:
         at = common_prefix(trace.token_ids, fresh.token_ids)
         found.append(_row(trace, "row_ids", at, _ids_differ("row", fresh.token_ids, trace.token_ids, at)))
     if trace.loss_mask != fresh.loss_mask:
-        pairs = zip(trace.loss_mask, fresh.loss_mask, strict=False)
-        at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(trace.loss_mask), len(fresh.loss_mask)))
+        at = _first_difference(trace.loss_mask, fresh.loss_mask, "u1")
         found.append(_row(trace, "row_mask", at, f"the loss mask is wrong at token {at}"))
     at_value = _first_bit_difference(trace.logprobs, fresh.logprobs)
     if at_value is not None:
@@ -104,7 +107,8 @@ def _columns_differ(trace: Trace, fresh: Columns) -> list[Finding]:
 def verify_masks(
     traces: Sequence[Trace], turns: Sequence[Turn], undelivered: frozenset[str] = frozenset()
 ) -> list[Finding]:
-    """The masks of all rows add up: every trainable delivered turn is trained whole (but for a trimmed stop), once."""
+    """The masks of all rows add up: every trainable delivered turn is trained whole (but for a trimmed stop), once, and
+    no other turn is trained."""
     owners: Counter[str] = Counter()
     found: list[Finding] = []
     by_id = {t.turn_id: t for t in turns}
@@ -120,9 +124,13 @@ def verify_masks(
             if sum(trace.loss_mask[span.start : span.end]) != span.end - span.start:
                 found.append(_row(trace, "mask_sum", span.start, f"turn {span.turn_id}: mask and span disagree"))
     for turn in turns:
-        if turn.turn_id not in owners and why_untrained(turn, undelivered) is None:
+        reason = why_untrained(turn, undelivered)
+        if turn.turn_id not in owners and reason is None:
             message = f"turn {turn.turn_id} was sampled and delivered, but no row trains it"
             found.append(Finding("not_trained", turn.session_id, None, turn.turn_id, None, None, message))
+        elif turn.turn_id in owners and reason is not None and turn.untrainable is None:  # that one is verify_trace's
+            message = f"turn {turn.turn_id} is trained although it is {reason}"
+            found.append(Finding("context_trained", turn.session_id, None, turn.turn_id, None, None, message))
     for turn_id, times in owners.items():
         if times > 1:
             session = by_id[turn_id].session_id if turn_id in by_id else ""
@@ -146,12 +154,14 @@ def continuous(trace: Trace, turns: Mapping[str, Turn]) -> bool:
 
 
 def _first_bit_difference(a: Floats, b: Floats) -> int | None:
-    """Index of the first value whose bits differ; NaN equals NaN of the same bits."""
-    if a == b:
-        return None
-    n = min(len(a), len(b)) // 4
-    x, y = np.frombuffer(a, "<u4", n), np.frombuffer(b, "<u4", n)
-    where = np.nonzero(x != y)[0]
+    """Index of the first value whose bits differ, or None; NaN equals NaN of the same bits."""
+    return None if a == b else _first_difference(a, b, "<u4")
+
+
+def _first_difference(a: bytes, b: bytes, dtype: str) -> int:
+    """Index of the first element that differs; the shorter length if one column is a prefix of the other."""
+    n = min(len(a), len(b)) // np.dtype(dtype).itemsize
+    where = np.nonzero(np.frombuffer(a, dtype, n) != np.frombuffer(b, dtype, n))[0]
     return int(where[0]) if len(where) else n
 
 
