@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tugline.core.columns import Ids, take
+from tugline.core.columns import Ids, concat, take
 from tugline.core.contracts import JournalEntry
 from tugline.core.errors import VerifyError
 from tugline.core.session import FAILURE_OF, Ended, Failure, SessionState
@@ -102,6 +102,10 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
     refs = {c.turn_id: c for c in calls if c.turn_id is not None and c.engine_ref is not None}
     _prove_turns(turns, refs, journal, proof)
     by_id = {t.turn_id: t for t in turns}
+    for call in calls:
+        if call.turn_id is not None and call.turn_id not in by_id:
+            message = f"call {call.call_id} was answered by turn {call.turn_id}, which is not stored"
+            proof.findings.append(_finding("missing_turn", session_id, message, call.call_id))
     for trace in traces:
         found = verify_trace(trace, by_id)
         proof.traces_total += 1
@@ -118,6 +122,8 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
 
 def _prove_turns(turns: Sequence[Turn], refs: dict[str, CallRecord], journal: Journal, proof: Proof) -> None:
     full: dict[str, Ids] = {}
+    """Of turns that some later turn extends: kept until the last of them was seen."""
+    awaited = Counter(turn.parent for turn in turns)
     for turn in turns:
         parent = full.get(turn.parent) if turn.parent is not None else Ids(b"")
         call = refs.get(turn.turn_id)
@@ -134,7 +140,11 @@ def _prove_turns(turns: Sequence[Turn], refs: dict[str, CallRecord], journal: Jo
         else:
             entry = _look_up(journal, call, found)
         found.extend(verify_turn(turn, parent, entry, call.call_id if call else None))
-        full[turn.turn_id] = Ids(take(parent, 0, turn.keep) + turn.bridge + turn.sampled)
+        if awaited[turn.turn_id]:
+            full[turn.turn_id] = concat([take(parent, 0, turn.keep), turn.bridge, turn.sampled])
+        awaited[turn.parent] -= 1
+        if turn.parent is not None and not awaited[turn.parent]:
+            full.pop(turn.parent, None)
         proof.calls_exact += not found
         proof.findings.extend(found)
 
