@@ -47,9 +47,9 @@ def create_file(rng: Random) -> Drawn:
     text = _phrase(rng)
     wording = rng.choice(
         (
-            'Create a file named "{path}" that contains the text "{text}".',
-            'Make a new file "{path}" with the text "{text}".',
-            'Write the text "{text}" to a new file called "{path}".',
+            'Create a file named `{path}` that contains the text "{text}".',
+            'Make a new file `{path}` with the text "{text}".',
+            'Write the text "{text}" to a new file called `{path}`.',
         )
     )
     return Drawn(
@@ -73,9 +73,9 @@ def edit_key(rng: Random) -> Drawn:
     after = {**before, key: value}
     wording = rng.choice(
         (
-            'In "{path}", set "{key}" to "{value}". Leave the other lines as they are.',
-            'Change the value of "{key}" in "{path}" to "{value}" and keep everything else.',
-            'Set "{key}" to "{value}" in the settings file "{path}".',
+            'In `{path}`, set "{key}" to "{value}". Leave the other lines as they are.',
+            'Change the value of "{key}" in `{path}` to "{value}" and keep everything else.',
+            'Set "{key}" to "{value}" in the settings file `{path}`.',
         )
     )
     return Drawn(
@@ -94,9 +94,9 @@ def copy_file(rng: Random) -> Drawn:
     files = {source: _lines(rng, rng.randrange(1, 4)), other: _lines(rng, 1)}
     wording = rng.choice(
         (
-            'Copy "{source}" to "{target}".',
-            'Make a copy of "{source}" named "{target}". Keep the original.',
-            'Duplicate the file "{source}" as "{target}".',
+            "Copy `{source}` to `{target}`.",
+            "Make a copy of `{source}` named `{target}`. Keep the original.",
+            "Duplicate the file `{source}` as `{target}`.",
         )
     )
     return Drawn(
@@ -116,9 +116,9 @@ def delete_file(rng: Random) -> Drawn:
     files = {name: _lines(rng, 1) for name in names}
     wording = rng.choice(
         (
-            'Delete the file "{path}". Keep all other files.',
-            'Remove "{path}" and nothing else.',
-            'The file "{path}" is no longer needed. Please delete it.',
+            "Delete the file `{path}`. Keep all other files.",
+            "Remove `{path}` and nothing else.",
+            "The file `{path}` is no longer needed. Please delete it.",
         )
     )
     return Drawn(
@@ -138,9 +138,9 @@ def append_line(rng: Random) -> Drawn:
     line = _phrase(rng)
     wording = rng.choice(
         (
-            'Append the line "{line}" to "{path}".',
-            'Add to the end of "{path}" the line "{line}".',
-            'The file "{path}" needs one more line at its end: "{line}".',
+            'Append the line "{line}" to `{path}`.',
+            'Add to the end of `{path}` the line "{line}".',
+            'The file `{path}` needs one more line at its end: "{line}".',
         )
     )
     return Drawn(
@@ -162,9 +162,9 @@ def copy_value(rng: Random) -> Drawn:
     text = _settings_text(values)
     wording = rng.choice(
         (
-            'Look up the value of "{key}" in "{source}" and write only that value to "{target}".',
-            'Write the value of "{key}" from "{source}" into a new file "{target}".',
-            'Read "{source}" and store the value of "{key}" in "{target}".',
+            'Look up the value of "{key}" in `{source}` and write only that value to `{target}`.',
+            'Write the value of "{key}" from `{source}` into a new file `{target}`.',
+            'Read `{source}` and store the value of "{key}" in `{target}`.',
         )
     )
     return Drawn(
@@ -184,9 +184,9 @@ def count_lines(rng: Random) -> Drawn:
     text = _lines(rng, count)
     wording = rng.choice(
         (
-            'Count the lines of "{source}" and write the number to "{target}".',
-            'How many lines does "{source}" have? Put only the number in "{target}".',
-            'Write the number of lines in "{source}" to the file "{target}".',
+            "Count the lines of `{source}` and write the number to `{target}`.",
+            "How many lines does `{source}` have? Put only the number in `{target}`.",
+            "Write the number of lines in `{source}` to the file `{target}`.",
         )
     )
     return Drawn(
@@ -209,9 +209,9 @@ def find_word(rng: Random) -> Drawn:
     files = {name: files[name] for name in sorted(files)}
     wording = rng.choice(
         (
-            'One file here contains the word "{word}". Write the name of that file to "{target}".',
-            'Find the file that contains "{word}" and write only its name to "{target}".',
-            'Which file has the word "{word}" in it? Put its name in "{target}".',
+            'One file here contains the word "{word}". Write the name of that file to `{target}`.',
+            'Find the file that contains "{word}" and write only its name to `{target}`.',
+            'Which file has the word "{word}" in it? Put its name in `{target}`.',
         )
     )
     return Drawn(
