@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from tugline.core.items import Assistant, Item
-from tugline.forest.canon import EMPTY, canonical, explained, opaque, value_of
+from tugline.forest.canon import EMPTY, arguments_view, canonical, explained, opaque, value_of
 
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NUMBER = re.compile(r"-?\d[\d.eE+-]*")
@@ -45,6 +45,26 @@ def same_calls(stored: Sequence[Item], incoming: Sequence[Item]) -> bool:
             if not all(explained(a.arguments, b.arguments) for a, b in pairs):
                 return False
     return True
+
+
+def changes(stored: Assistant, incoming: Assistant) -> tuple[str, ...]:
+    """How an echo means something else than what was said. Empty when only the spelling differs. Sorted."""
+    found: set[str] = set()
+    ours, theirs = (stored.text or "").strip(), (incoming.text or "").strip()
+    if ours != theirs:
+        found.add("text_changed")
+    if len(incoming.calls) != len(stored.calls):
+        found.add("call_removed" if len(incoming.calls) < len(stored.calls) else "call_added")
+    for mine, other in zip(stored.calls, incoming.calls, strict=False):
+        if mine.name != other.name:
+            found.add("call_renamed")
+        elif arguments_view(mine.arguments) != arguments_view(other.arguments) or not explained(
+            mine.arguments, other.arguments
+        ):
+            found.add("args_repaired" if opaque(mine.arguments) else "args_changed")
+    if found == {"text_changed"} and ours.startswith(theirs):
+        return ("partial_echo",)
+    return tuple(sorted(found))
 
 
 def edits_along(stored: Sequence[Item], incoming: Sequence[Item]) -> tuple[str, ...]:

@@ -26,11 +26,16 @@ from tugline.forest import keys
 from tugline.forest.attach import Attachment
 from tugline.forest.canon import opaque
 from tugline.forest.edits import edits, edits_along, same_calls
+from tugline.forest.origins import drift_of_tail, with_stored_ids
 
 __all__ = ["Attachment", "Forest"]
 
 HOT_LEAVES = 8
 """Materialised id streams kept per session; a conversation that only grows needs one."""
+
+
+SIBLINGS = 64
+"""Newest answers to one prompt that are looked at to find what an edited turn was."""
 
 
 class Forest:
@@ -47,6 +52,7 @@ class Forest:
         """Key of what stands before a root's first assistant turn -> chains of the heads it came under."""
         self._heads: dict[Head, Head] = {}
         """Each head once: tool lists are the bulk of most requests."""
+        self._delivered: set[str] = set()
         self._opaque = False
         """Whether some call's arguments are no JSON object, so that lenient keys need a second look."""
         self._hot: OrderedDict[str, Ids] = OrderedDict()
@@ -89,18 +95,24 @@ class Forest:
             if found is not None:
                 turn, match = found
                 tail = request.items[index + 1 :]
-                drift = self._drift(turn, request.items, index) if match == "lenient" else ()
-                drift = tuple(sorted({*drift, *_foreign(tail)}))
+                drift = drift_of_tail(turn.turn_id, tail, self._answers)
+                if match == "lenient":
+                    drift = tuple(sorted({*drift, *self._drift(turn, request.items, index)}))
+                    tail = with_stored_ids(tail, item, turn.echo)
                 return Attachment(turn, tail, match, None, drift, end, fingerprint)
         reason = self._root_reason(request, head)
-        return Attachment(None, request.items, "root", reason, _foreign(request.items), end, fingerprint)
+        drift = drift_of_tail(None, request.items, self._answers)
+        return Attachment(None, request.items, "root", reason, drift, end, fingerprint)
+
+    def _answers(self, turn_id: str | None) -> list[Turn]:
+        return [self._turns[child] for child in self._children.get(turn_id, ())[-SIBLINGS:]]
 
     def _find(
         self, chain: keys.Chain, items: Sequence[Item], index: int
     ) -> tuple[Turn, Literal["exact", "lenient"]] | None:
         exact = self._exact.get(chain.exact)
         if exact:
-            return exact[-1], "exact"
+            return next((t for t in reversed(exact) if t.turn_id in self._delivered), exact[-1]), "exact"
         lenient = self._lenient.get(chain.lenient, ())
         if lenient and self._opaque:
             upto = items[: index + 1]
@@ -109,7 +121,11 @@ class Forest:
             return None
         item = items[index]
         assert isinstance(item, Assistant)
-        return max(enumerate(lenient), key=lambda at: (_likeness(at[1].echo, item), at[0]))[1], "lenient"
+
+        def likeness(at: tuple[int, Turn]) -> tuple[bool, ...]:
+            return *_likeness(at[1].echo, item), at[1].turn_id in self._delivered
+
+        return max(enumerate(lenient), key=lambda at: (likeness(at), at[0]))[1], "lenient"
 
     def _drift(self, turn: Turn, items: Sequence[Item], index: int) -> tuple[str, ...]:
         """Edit classes of the newest echoed turn. Older turns were named when they were newest, unless the edit is
@@ -126,7 +142,10 @@ class Forest:
             return "root_head_changed"
         if any(isinstance(item, Assistant) for item in request.items):
             return "root_history_changed"
-        return "root_unknown" if known is None else "root_repeated"
+        if known is not None:
+            return "root_repeated"
+        toolless = not request.head.tools and any(other.tools for other in self._heads)
+        return "root_aux" if toolless else "root_unknown"  # titles and summaries are asked for without tools
 
     def keys(self, attachment: Attachment, echo: Assistant) -> tuple[bytes, bytes]:
         """(exact, lenient) under which the turn that answers `attachment` is to be found."""
@@ -164,6 +183,10 @@ class Forest:
         if turn.parent is not None and len(self._children[turn.parent]) == 1:
             with self._hot_lock:
                 self._hot.pop(turn.parent, None)
+
+    def mark_delivered(self, turn_id: str) -> None:
+        """The harness has this turn's reply: of turns that say the same, an echo means this one."""
+        self._delivered.add(turn_id)
 
     # -------------------------------------------------------------------------------------------- reads
 
@@ -220,14 +243,10 @@ class Forest:
                 self._hot.popitem(last=False)
 
 
-def _foreign(tail: Sequence[Item]) -> tuple[str, ...]:
-    """Assistant turns that this policy never sampled are context, and said to be."""
-    return ("foreign_assistant",) if any(isinstance(item, Assistant) for item in tail) else ()
-
-
 def _fingerprint(end: keys.Chain, request: Request) -> bytes:
+    asked = replace(request.options, stream=False, include_usage=False)  # how a reply is sent changes no sample
     hasher = blake2b(end.exact, digest_size=keys.SIZE)
-    hasher.update(msgspec.msgpack.encode(request.options))
+    hasher.update(msgspec.msgpack.encode((request.model, asked)))
     return hasher.digest()
 
 

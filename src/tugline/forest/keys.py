@@ -24,14 +24,15 @@ SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Rolling state behind some number of items. `calls` maps the wire ids of calls so far to (turn, position).
+    """Rolling state behind some number of items. `calls` maps the wire ids of calls so far to their places in order,
+    (turn, position); more than one while several calls of a turn share an id, e.g. none, and wait for their results.
 
     All chains of one walk share one `calls`, which is complete behind the last item: only the last can be continued.
     """
 
     exact: bytes
     lenient: bytes
-    calls: Mapping[str, bytes]
+    calls: Mapping[str, tuple[bytes, ...]]
     turns: int = 0
 
 
@@ -58,24 +59,33 @@ def walk(chain: Chain, items: Iterable[Item]) -> list[Chain]:
         kind, exact_view, lenient_view = _views(calls, item)
         exact, lenient = _digest(exact, kind, exact_view), _digest(lenient, kind, lenient_view)
         if isinstance(item, Assistant):
-            for position, call in enumerate(item.calls):
-                calls[call.id] = b"%d.%d" % (turns, position)  # an id used again names the newest call
+            calls.update(_places(item, turns))  # an id used again names the newest call
             turns += 1
+        elif isinstance(item, ToolResult) and len(calls.get(item.call_id, ())) > 1:
+            calls[item.call_id] = calls[item.call_id][1:]  # calls that share an id are answered in order
         out.append(Chain(exact, lenient, calls, turns))
     return out
 
 
-def _views(calls: Mapping[str, bytes], item: Item) -> tuple[bytes, list[bytes], list[bytes]]:
+def _places(item: Assistant, turn: int) -> dict[str, tuple[bytes, ...]]:
+    places: dict[str, tuple[bytes, ...]] = {}
+    for position, call in enumerate(item.calls):
+        places[call.id] = (*places.get(call.id, ()), b"%d.%d" % (turn, position))
+    return places
+
+
+def _views(calls: Mapping[str, tuple[bytes, ...]], item: Item) -> tuple[bytes, list[bytes], list[bytes]]:
     """(kind, exact view, lenient view)."""
     if isinstance(item, Assistant):
         return b"assistant", _assistant_exact(item), _assistant_lenient(item)
     if isinstance(item, ToolResult):
         text = _b(item.text)
-        place = calls.get(item.call_id, b"?" + _b(item.call_id))
-        return b"result", [_b(item.call_id), text], [place, text]
+        places = calls.get(item.call_id)
+        place = places[0] if places else b"?" + _b(item.call_id)
+        return b"result", [_b(item.call_id), text, _b(item.name or "")], [place, text]
     if isinstance(item, System):
-        view = [b"system", _b(item.text)]
-    elif isinstance(item, UserText):
+        return b"System", [_b(item.role), _b(item.text)], [b"system", _b(item.text)]
+    if isinstance(item, UserText):
         view = [b"joined" if item.joined else b"", _b(item.text)]
     elif isinstance(item, UserMedia):
         view = [b"joined" if item.joined else b"", _b(item.media_type), _b(item.digest)]

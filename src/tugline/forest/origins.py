@@ -1,0 +1,103 @@
+"""Where the assistant turns of an unattached tail come from: an edited turn of ours, or nobody.
+
+A harness that changed what a turn says is obeyed: its words become context of a branch. If the turn that it changed is
+plain to see (same prompt, and what it says resembles), the branch says so; anything else is foreign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+
+from tugline.core.items import Assistant, Item, ToolResult
+from tugline.core.turn import Turn
+from tugline.forest.edits import changes
+
+Children = Callable[[str | None], Sequence[Turn]]
+"""The turns that extend one (None: the roots), in commit order."""
+
+
+def drift_of_tail(parent: str | None, tail: Sequence[Item], children: Children) -> tuple[str, ...]:
+    """Drift names of a tail that attached at `parent` (None: nowhere): edit_honoured with what was changed,
+    foreign_assistant, turn_deleted. Sorted, without repeats."""
+    found: set[str] = set()
+    at, between = parent, list[Item]()
+    for item in tail:
+        if not isinstance(item, Assistant):
+            between.append(item)
+            continue
+        origin = _origin(item, between, children(at))
+        if origin is None:
+            found.add("foreign_assistant")
+            between.append(item)
+            continue
+        changed = changes(origin.echo, item)
+        found.update(("edit_honoured", *changed) if changed else ())
+        at, between = origin.turn_id, []
+    if any(_left_out(turn, between) for turn in children(at)):
+        found.add("turn_deleted")
+    return tuple(sorted(found))
+
+
+def with_stored_ids(tail: tuple[Item, ...], echoed: Assistant, stored: Assistant) -> tuple[Item, ...]:
+    """The tail with its results naming the calls of `stored` where the harness invented, renamed or dropped call ids:
+    history and tail are rendered together, and templates look names up by id."""
+    ours, theirs = [c.id for c in stored.calls], [c.id for c in echoed.calls]
+    if ours == theirs:
+        return tail
+    waiting: dict[str, list[str]] = {}
+    for mine, other in zip(ours, theirs, strict=False):
+        waiting.setdefault(other, []).append(mine)
+    near = list(takewhile(lambda item: not isinstance(item, Assistant), tail))
+    named: list[Item] = []
+    for item in near:
+        places = waiting.get(item.call_id) if isinstance(item, ToolResult) else None
+        if places and isinstance(item, ToolResult):
+            named.append(ToolResult(places.pop(0) if len(places) > 1 else places[0], item.text, item.name))
+        else:
+            named.append(item)
+    return (*named, *tail[len(near) :])
+
+
+def _origin(item: Assistant, between: Sequence[Item], siblings: Sequence[Turn]) -> Turn | None:
+    """The newest of the turns sampled on the same prompt that `item` resembles most."""
+    same = [t for t in siblings if _same_prompt(t.items, between) and _resembles(t.echo, item)]
+    return min(reversed(same), key=lambda turn: len(changes(turn.echo, item)), default=None)
+
+
+def _left_out(turn: Turn, between: Sequence[Item]) -> bool:
+    """Whether the harness goes on as if this turn had never answered."""
+    n = len(turn.items)
+    return 0 < n < len(between) and not isinstance(between[n], Assistant) and _same_prompt(turn.items, between[:n])
+
+
+def _same_prompt(stored: Sequence[Item], incoming: Sequence[Item]) -> bool:
+    return len(stored) == len(incoming) and all(
+        ours.text == theirs.text if isinstance(ours, ToolResult) and isinstance(theirs, ToolResult) else ours == theirs
+        for ours, theirs in zip(stored, incoming, strict=True)
+    )
+
+
+def _resembles(stored: Assistant, incoming: Assistant) -> bool:
+    """Same calls, same reasoning, or at least a third of the text kept at its ends."""
+    if {c.id for c in stored.calls if c.id} & {c.id for c in incoming.calls}:
+        return True
+    if stored.calls and [c.name for c in stored.calls] == [c.name for c in incoming.calls]:
+        return True
+    if stored.reasoning and stored.reasoning == incoming.reasoning:
+        return True
+    ours, theirs = (stored.text or "").strip(), (incoming.text or "").strip()
+    if not ours or not theirs:
+        return False
+    head = _common(ours, theirs)
+    tail = _common(ours[head:][::-1], theirs[head:][::-1])
+    return 3 * (head + tail) >= max(len(ours), len(theirs))
+
+
+def _common(a: str, b: str) -> int:
+    """Length of the common prefix, by bisection: texts may be long and slices are cheap."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[:middle] == b[:middle] else (low, middle - 1)
+    return low
