@@ -50,7 +50,7 @@ class Child:
     @classmethod
     async def start(cls, spec: Spec, weights: tuple[Path, int] | None) -> Child:
         """Spawned, not ready yet. Raises EngineError."""
-        boot, log = await asyncio.to_thread(_prepare, spec.journal_dir)
+        boot, log, out = await asyncio.to_thread(_prepare, spec.journal_dir)
         ours, theirs = socket.socketpair()
         with theirs:
             options = wire.Options(
@@ -66,7 +66,6 @@ class Child:
                 weights=str(weights[0]) if weights else None,
                 version=weights[1] if weights else 0,
             )
-            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             try:
                 with boundary(EngineError, "start the engine process"):
                     process = await asyncio.create_subprocess_exec(
@@ -153,15 +152,17 @@ class Child:
                     await self._writer.wait_closed()
 
 
-def _prepare(journal_dir: Path) -> tuple[str, Path]:
+def _prepare(journal_dir: Path) -> tuple[str, Path, int]:
+    """A name for the process's life, its log and the log's descriptor."""
     with boundary(EngineError, "create the engine's directory"):
         journal_dir.mkdir(parents=True, exist_ok=True)
         boot = next_boot(journal_dir)
-    return boot, journal_dir / f"engine-{boot}.log"
+        log = journal_dir / f"engine-{boot}.log"
+        return boot, log, os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
 
 def _environment(threads: int) -> dict[str, str]:
-    root = str(Path(tugline.__file__).resolve().parent.parent)
+    root = str(Path(tugline.__file__).parent.parent)
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])]),
