@@ -165,6 +165,8 @@ class Forest:
             before = self.full(turn.parent)
         if not count(before) - 1 <= turn.keep <= count(before) or turn.keep < 0:
             raise VerifyError(f"turn {turn.turn_id} keeps {turn.keep} of {count(before)} tokens of its parent")
+        if turn.keep < count(before) and turn.parent is not None and not self._turns[turn.parent].sampled:
+            raise VerifyError(f"turn {turn.turn_id} trims a stop that its parent did not sample")
         length = turn.keep + count(turn.bridge)
         if length != turn.prompt_len:
             raise VerifyError(f"turn {turn.turn_id}: its prompt has {length} tokens, not {turn.prompt_len}")
