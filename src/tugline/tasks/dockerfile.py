@@ -1,203 +1,242 @@
-"""The part of Dockerfiles that a sandbox without images can follow: FROM, WORKDIR, ENV, ARG, COPY, ADD, RUN.
+"""The part of Dockerfiles that a sandbox without images can follow: FROM, ARG, ENV, WORKDIR, COPY, ADD, RUN, SHELL.
 
-Anything else that would change what the agent finds is refused by name and line; what only matters to a container
-runtime (USER, LABEL, EXPOSE, CMD, ENTRYPOINT, SHELL, HEALTHCHECK NONE) is passed over.
+What only matters to a container runtime (USER, LABEL, EXPOSE, CMD, ENTRYPOINT, ...) is passed over. Everything else,
+more than one stage, here-documents, build mounts and downloads are refused by name and line. Without a WORKDIR the
+work directory is /app: a sandbox cannot work in /.
 """
 
 from __future__ import annotations
 
-import glob
 import json
 import posixpath
-import re
 import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 
 from tugline.core.errors import TaskError
 from tugline.core.task import Copy, Environment
+from tugline.tasks import copies
+from tugline.tasks.digest import environment_digest
+from tugline.tasks.dockerlines import DockerfileProblem, Instruction, Lines, expand, has_here_document, parse, words
+from tugline.tasks.problems import Findings
+from tugline.tasks.texts import read_text
 
 PASSED_OVER = ("USER", "LABEL", "EXPOSE", "CMD", "ENTRYPOINT", "MAINTAINER", "STOPSIGNAL")
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?:(:-|:\+)([^}]*))?\}|(\w+))")
+DEFAULT_WORKDIR = "/app"
+MAX_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class _State:
+    """What the instructions so far add up to."""
+
     context: Path
-    where: str
+    escape: str
     image: str = ""
+    begun: bool = False
+    """A FROM has been met, good or bad."""
     workdir: str = "/"
+    shell: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     args: dict[str, str] = field(default_factory=dict)
+    outer_args: dict[str, str] = field(default_factory=dict)
+    """ARGs before FROM: seen by FROM, and by a later `ARG name` without a value."""
     steps: list[Copy | str] = field(default_factory=list)
+    folders: set[str] = field(default_factory=lambda: set(copies.STANDARD))
+
+    def fill(self, word: str) -> str:
+        """Quotes removed, variables filled in. ENV wins over ARG."""
+        return expand(word, {**self.args, **self.env}, self.escape)
 
 
 def read_dockerfile(file: Path, where: str) -> Environment:
-    """The environment that a Dockerfile describes. Raises TaskError naming the line."""
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as err:
-        raise TaskError(f"cannot be read as text: {err}", where=where) from err
-    state = _State(file.parent, where)
-    for number, line in _logical_lines(text):
-        _apply(state, line, f"line {number}")
-    if not state.image:
-        raise TaskError("has no FROM", where=where)
-    workdir = "/app" if state.workdir == "/" else state.workdir
+    """The environment that a Dockerfile describes. Raises TaskError (BrokenTasks for several) naming the line."""
+    lines = _lines(file, where)
+    state = _State(file.parent, lines.escape)
+    findings = Findings()
+    if (file.parent / ".dockerignore").exists():
+        findings.add("is not supported; move what the image must not get out of environment/", where=f"{where}ignore")
+    for each in lines.instructions:
+        try:
+            _apply(state, each)
+        except DockerfileProblem as err:
+            findings.add(str(err), where=where, field=f"line {each.line}")
+    if not state.begun:
+        findings.add("has no FROM", where=where)
+    findings.settle(where)
+    workdir = DEFAULT_WORKDIR if state.workdir == "/" else state.workdir
+    steps = tuple(s for s in state.steps if not _makes(s, workdir))
     return Environment(
         image=state.image,
         workdir=workdir,
         env=dict(state.env),
-        steps=tuple(state.steps),
-        digest=digest_of(state.image, workdir, state.env, state.steps),
+        steps=steps,
+        digest=environment_digest(state.image, workdir, state.env, steps),
     )
 
 
-def digest_of(image: str, workdir: str, env: dict[str, str], steps: list[Copy | str]) -> str:
-    """sha256 over everything that decides what a prepared sandbox holds."""
-    hasher = sha256(json.dumps([image, workdir, sorted(env.items())]).encode())
-    for step in steps:
-        if isinstance(step, str):
-            hasher.update(b"run\0" + step.encode() + b"\0")
-            continue
-        hasher.update(b"copy\0" + step.target.encode() + b"\0")
-        files = [step.source] if step.source.is_file() else sorted(p for p in step.source.rglob("*") if p.is_file())
-        for path in files:
-            name = path.relative_to(step.source).as_posix()
-            hasher.update(name.encode() + b"\0" + sha256(path.read_bytes()).digest())
-    return hasher.hexdigest()
-
-
-def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """(first line number, instruction with its continuations joined); comments and blank lines dropped."""
-    out: list[tuple[int, str]] = []
-    parts: list[str] = []
-    begun = 0
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        if stripped.startswith("#") or (not stripped and not parts):
-            continue
-        begun = begun if parts else number
-        if stripped.endswith("\\"):
-            parts.append(stripped[:-1].rstrip())
-            continue
-        parts.append(stripped)
-        out.append((begun, " ".join(p for p in parts if p)))
-        parts = []
-    if parts:
-        out.append((begun, " ".join(parts)))
-    return out
-
-
-def _apply(state: _State, line: str, at: str) -> None:
-    word, _, rest = line.partition(" ")
-    name, rest = word.upper(), rest.strip()
-    if name == "FROM":
-        _from(state, rest, at)
-    elif name == "WORKDIR":
-        state.workdir = posixpath.normpath(posixpath.join(state.workdir, _expand(state, rest)))
-    elif name == "ENV":
-        state.env.update(_pairs(state, rest, at))
-    elif name == "ARG":
-        key, _, value = rest.partition("=")
-        state.args[key.strip()] = _expand(state, value.strip().strip("\"'"))
-    elif name in ("COPY", "ADD"):
-        _copy(state, rest, at, name)
-    elif name == "RUN":
-        state.steps.append(_command(state, rest, at))
-    elif name not in PASSED_OVER:
-        raise TaskError(f"{name[:40]} is not supported by sandboxes without images", where=state.where, field=at)
-
-
-def _from(state: _State, rest: str, at: str) -> None:
-    words = [w for w in rest.split() if not w.startswith("--")]
-    if state.image:
-        raise TaskError("only one build stage is supported", where=state.where, field=at)
-    if not words:
-        raise TaskError("FROM names no image", where=state.where, field=at)
-    state.image = _expand(state, words[0])
-
-
-def _pairs(state: _State, rest: str, at: str) -> dict[str, str]:
+def _lines(file: Path, where: str) -> Lines:
     try:
-        words = shlex.split(rest)
-    except ValueError as err:
-        raise TaskError(f"ENV cannot be parsed: {err}", where=state.where, field=at) from err
-    if words and "=" not in words[0]:
-        return {words[0]: _expand(state, rest.partition(" ")[2].strip())}
-    pairs = dict(w.partition("=")[::2] for w in words)
-    return {k: _expand(state, v) for k, v in pairs.items()}
+        return parse(read_text(file, where, MAX_BYTES))
+    except DockerfileProblem as err:
+        raise TaskError(str(err), where=where) from err
 
 
-def _copy(state: _State, rest: str, at: str, name: str) -> None:
-    if rest.startswith("["):
-        try:
-            words = [str(w) for w in json.loads(rest)]
-        except ValueError as err:
-            raise TaskError(f"{name} is not a JSON list", where=state.where, field=at) from err
-    else:
-        words = rest.split()
-    flags = [w for w in words if w.startswith("--")]
-    words = [_expand(state, w) for w in words if not w.startswith("--")]
-    if any(f.startswith("--from") for f in flags) or "<<" in rest:
-        raise TaskError(f"{name} from another stage or a here-document is not supported", where=state.where, field=at)
-    if len(words) < 2:
-        raise TaskError(f"{name} needs a source and a target", where=state.where, field=at)
-    *sources, target = words
-    to_directory = target.endswith("/") or target in (".", "./") or len(sources) > 1
-    base = posixpath.normpath(posixpath.join(state.workdir, target))
-    for source in sources:
-        if "://" in source or (source.endswith((".tar", ".tar.gz", ".tgz")) and name == "ADD"):
-            raise TaskError(f"{name} of {source[:80]!r}: only local files are supported", where=state.where, field=at)
-        for found in _sources(state, source, at):
-            inside = to_directory and found.is_file()
-            state.steps.append(Copy(found, posixpath.join(base, found.name) if inside else base))
+def _apply(state: _State, each: Instruction) -> None:
+    if each.name == "ONBUILD" or (each.name not in _INSTRUCTIONS and each.name not in PASSED_OVER):
+        raise DockerfileProblem(f"{each.name[:40]} is not supported by sandboxes without images")
+    if not state.begun and each.name not in ("FROM", "ARG"):
+        raise DockerfileProblem(f"{each.name} before FROM")
+    if each.name in _INSTRUCTIONS:
+        _INSTRUCTIONS[each.name](state, each.rest)
 
 
-def _sources(state: _State, pattern: str, at: str) -> list[Path]:
-    """Paths inside the build context that a COPY source names."""
-    context = state.context.resolve()
-    relative = pattern.lstrip("/") or "."
-    matches = sorted(glob.glob(relative, root_dir=context)) if re.search(r"[*?\[]", relative) else [relative]
-    found: list[Path] = []
-    for match in matches:
-        path = (context / match).resolve()
-        if not path.is_relative_to(context):
-            raise TaskError(f"{pattern[:80]!r} leaves the environment directory", where=state.where, field=at)
-        if path.exists():
-            found.append(path)
+def _from(state: _State, rest: str) -> None:
+    state.begun = True
+    found = words(rest, state.escape)
+    while found and found[0].startswith("--"):
+        if not found[0].startswith("--platform="):
+            raise DockerfileProblem(f"FROM {found[0][:40]} is not supported")
+        found.pop(0)
+    if state.image:
+        raise DockerfileProblem("only one build stage is supported")
+    if len(found) not in (1, 3) or (len(found) == 3 and found[1].upper() != "AS"):
+        raise DockerfileProblem("FROM must name one image")
+    state.image = state.fill(found[0])
+    if not state.image:
+        raise DockerfileProblem(f"FROM {found[0][:80]} names no image")
+    state.outer_args, state.args = state.args, {}
+
+
+def _arg(state: _State, rest: str) -> None:
+    if not rest:
+        raise DockerfileProblem("ARG names no variable")
+    for word in words(rest, state.escape):
+        key, given, value = word.partition("=")
+        if given:
+            state.args[key] = state.fill(value)
+        elif key in state.outer_args:
+            state.args[key] = state.outer_args[key]
+
+
+def _env(state: _State, rest: str) -> None:
+    found = words(rest, state.escape)
     if not found:
-        raise TaskError(f"{pattern[:80]!r} does not exist in the environment directory", where=state.where, field=at)
+        raise DockerfileProblem("ENV names no variable")
+    if "=" not in found[0]:
+        _, _, text = rest.partition(found[0])
+        if not text.strip():
+            raise DockerfileProblem("ENV needs a name and a value")
+        state.env[found[0]] = state.fill(text.strip())
+        return
+    fresh = {}
+    for word in found:
+        key, given, value = word.partition("=")
+        if not key or not given:
+            raise DockerfileProblem(f"ENV cannot be read at {word[:40]!r}")
+        fresh[state.fill(key)] = state.fill(value)
+    state.env.update(fresh)
+
+
+def _workdir(state: _State, rest: str) -> None:
+    if not rest:
+        raise DockerfileProblem("WORKDIR names no directory")
+    state.workdir = posixpath.normpath(posixpath.join("/", state.workdir, state.fill(rest)))
+    if state.workdir not in state.folders:
+        state.steps.append(_mkdir(state.workdir))
+        copies.note_folder(state.folders, state.workdir)
+
+
+def _mkdir(path: str) -> str:
+    return f"mkdir -p {shlex.quote(path)}"
+
+
+def _makes(step: Copy | str, workdir: str) -> bool:
+    """Whether a step only makes what the sandbox makes anyway: the work directory or a parent of it."""
+    return isinstance(step, str) and any(step == _mkdir(p) for p in _parents(workdir))
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.strip("/").split("/")
+    return ["/" + "/".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def _copy(name: str) -> Callable[[_State, str], None]:
+    def apply(state: _State, rest: str) -> None:
+        if has_here_document(rest):
+            raise DockerfileProblem(f"{name} of a here-document is not supported")
+        flags, rest = _flags(rest)
+        found = _json_list(rest, name) if rest.startswith("[") else rest.split()
+        order = copies.order(name, [state.fill(w) for w in found], {k: state.fill(v) for k, v in flags.items()})
+        state.steps += copies.steps_of(order, state.context, state.workdir, state.folders)
+
+    return apply
+
+
+def _flags(rest: str) -> tuple[dict[str, str], str]:
+    flags = {}
+    while rest.startswith("--"):
+        flag, _, rest = rest.partition(" ")
+        key, _, value = flag.partition("=")
+        flags[key] = value
+        rest = rest.lstrip()
+    return flags, rest
+
+
+def _json_list(rest: str, name: str) -> list[str]:
+    try:
+        found = json.loads(rest)
+    except (ValueError, RecursionError) as err:
+        raise DockerfileProblem(f"{name} is not a JSON list: {err}") from err
+    if not isinstance(found, list) or not found or not all(isinstance(w, str) for w in found):
+        raise DockerfileProblem(f"{name} must be a JSON list of strings")
     return found
 
 
-def _command(state: _State, rest: str, at: str) -> str:
-    while rest.startswith("--"):
-        flag, _, rest = rest.partition(" ")
-        if flag.startswith("--mount"):
-            raise TaskError("RUN --mount is not supported", where=state.where, field=at)
-    if "<<" in rest and re.search(r"<<-?\s*['\"]?\w+", rest):
-        raise TaskError("here-documents are not supported", where=state.where, field=at)
-    if rest.startswith("["):
-        try:
-            return shlex.join(str(w) for w in json.loads(rest))
-        except ValueError as err:
-            raise TaskError("RUN is not a JSON list", where=state.where, field=at) from err
+def _run(state: _State, rest: str) -> None:
+    if has_here_document(rest):
+        raise DockerfileProblem("RUN with a here-document is not supported")
+    flags, rest = _flags(rest)
+    for flag in flags:
+        raise DockerfileProblem(f"RUN {flag[:40]} is not supported")
     if not rest:
-        raise TaskError("RUN names no command", where=state.where, field=at)
-    exports = "".join(f"export {k}={shlex.quote(v)}; " for k, v in (state.args | state.env).items())
-    return f"mkdir -p {shlex.quote(state.workdir)}; cd {shlex.quote(state.workdir)}; {exports}{rest}"
+        raise DockerfileProblem("RUN names no command")
+    exec_form = rest.startswith("[") and rest.endswith("]") and _is_json(rest)
+    if exec_form:
+        command = f"exec {shlex.join(_json_list(rest, 'RUN'))}"
+    else:
+        command = f"exec {shlex.join([*state.shell, rest])}" if state.shell else rest
+    values = {**state.args, **state.env}
+    exports = "".join(f"export {k}={shlex.quote(v)}; " for k, v in values.items() if k.isidentifier())
+    state.steps.append(f"cd {shlex.quote(state.workdir)} || exit 1; {exports}{command}")
 
 
-def _expand(state: _State, text: str) -> str:
-    known = state.args | state.env
+def _is_json(text: str) -> bool:
+    """Docker takes what is not a JSON list for a shell command, e.g. `[ -f x ]`."""
+    try:
+        return isinstance(json.loads(text), list)
+    except (ValueError, RecursionError):
+        return False
 
-    def value(match: re.Match[str]) -> str:
-        name = match.group(1) or match.group(4)
-        found = known.get(name, "")
-        if match.group(2) == ":-":
-            return found or match.group(3)
-        return match.group(3) if match.group(2) == ":+" and found else found
 
-    return _VARIABLE.sub(value, text)
+def _shell(state: _State, rest: str) -> None:
+    state.shell = tuple(_json_list(rest, "SHELL"))
+
+
+def _healthcheck(state: _State, rest: str) -> None:
+    if rest.strip().upper() != "NONE":
+        raise DockerfileProblem("HEALTHCHECK is not supported")
+
+
+_INSTRUCTIONS: Mapping[str, Callable[[_State, str], None]] = {
+    "FROM": _from,
+    "ARG": _arg,
+    "ENV": _env,
+    "WORKDIR": _workdir,
+    "COPY": _copy("COPY"),
+    "ADD": _copy("ADD"),
+    "RUN": _run,
+    "SHELL": _shell,
+    "HEALTHCHECK": _healthcheck,
+}

@@ -1,6 +1,6 @@
 """Harbor task directories to core tasks. Our own reader: Harbor's package needs Python 3.12.
 
-What we cannot honour and what would change a task's meaning is refused by name, never skipped.
+Everything that is wrong with a task is found in one pass and said together.
 """
 
 from __future__ import annotations
@@ -9,20 +9,26 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from tugline.core.errors import TaskError
 from tugline.core.task import Budgets, Environment, Task
-from tugline.tasks.dockerfile import digest_of, read_dockerfile
+from tugline.tasks import schema
+from tugline.tasks.digest import environment_digest, task_digest
+from tugline.tasks.dockerfile import read_dockerfile
+from tugline.tasks.problems import Findings
+from tugline.tasks.refusals import carries, refuse
 from tugline.tasks.schema import EnvironmentTable, TaskFile
+from tugline.tasks.texts import read_text
 
-MAX_INSTRUCTION = 1 << 20
-_HOST_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+MAX_BYTES = 1 << 20
+"""Of task.toml and of instruction.md."""
+_HOST_VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}", re.DOTALL)
 _AT = re.compile(r" - at `\$?\.?(.*)`$", re.DOTALL)
+_CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
 
 
 def is_task(path: Path) -> bool:
@@ -31,30 +37,46 @@ def is_task(path: Path) -> bool:
 
 
 def read_task(path: Path, env: Mapping[str, str]) -> Task:
-    """Raises TaskError naming the file (relative to the task) and the field. `env` resolves ${VAR} of the host."""
+    """A task from its directory. `env` resolves ${VAR} of the host.
+
+    Raises TaskError naming the file (below the task's own name) and the field; BrokenTasks for several at once.
+    """
     root = path.resolve()
-    name = path.name
-    _no_way_out(root, name)
-    spec = _task_file(root, name)
-    _refuse(spec, root, name)
-    instruction = _text(root / "instruction.md", f"{name}/instruction.md")
-    if not instruction.strip():
-        raise TaskError("is empty", where=f"{name}/instruction.md")
-    if not (root / "tests" / "test.sh").is_file():
-        raise TaskError("is missing", where=f"{name}/tests/test.sh")
+    name = root.name
+    findings = Findings()
+    with findings.gather():
+        _no_way_out(root, name, findings)
+    instruction, spec, box = "", TaskFile(), Environment(image="")
+    with findings.gather():
+        instruction = _instruction(root, name)
+    with findings.gather():
+        if not (root / "tests" / "test.sh").is_file():
+            raise TaskError("is missing", where=f"{name}/tests/test.sh")
+    with findings.gather():
+        spec = _task_file(root, name)
+    refuse(spec, root, name, findings)
+    with findings.gather():
+        box = _environment(spec, root, name, env)
+    verifier_env: dict[str, str] = {}
+    with findings.gather():
+        verifier_env = _resolved(spec.verifier.env, env, f"{name}/task.toml", "verifier.env")
+    artifacts = tuple(a if isinstance(a, str) else a.source for a in spec.artifacts)
+    with findings.gather():
+        _check_separate(spec, artifacts, box.workdir, name)
+    findings.settle(name)
     solution = root / "solution"
     return Task(
         task_id=safe_id(name),
         name=spec.task.name if spec.task else name,
-        instruction=instruction.rstrip("\n"),
-        environment=_environment(spec, root, name),
+        instruction=instruction,
+        environment=box,
         path=root,
         verifier_dir=root / "tests",
-        verifier_env=_resolved(spec.verifier.env, env, f"{name}/task.toml", "verifier.env"),
-        verifier_separate=_separate(spec, name),
+        verifier_env=verifier_env,
+        verifier_separate=spec.verifier.environment_mode == "separate",
         solution_dir=solution if solution.is_dir() else None,
-        solution_env=_resolved(spec.solution.env, env, f"{name}/task.toml", "solution.env"),
-        artifacts=tuple(a if isinstance(a, str) else a.source for a in spec.artifacts),
+        solution_env=dict(spec.solution.env),
+        artifacts=artifacts,
         budgets=Budgets(
             boot=spec.environment.build_timeout_sec,
             agent=spec.agent.timeout_sec,
@@ -70,118 +92,144 @@ def safe_id(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:120] or "task"
 
 
-def task_digest(root: Path) -> str:
-    """sha256 over sorted lines "relative path NUL sha256 of file", as Harbor identifies a task."""
-    files = sorted(p for p in root.rglob("*") if p.is_file())
-    lines = [f"{f.relative_to(root).as_posix()}\0{sha256(f.read_bytes()).hexdigest()}" for f in files]
-    return sha256("\n".join(lines).encode()).hexdigest()
+def _instruction(root: Path, name: str) -> str:
+    """Without a canary's lines at the top (Harbor hides them from agents) and without the last line end."""
+    where = f"{name}/instruction.md"
+    lines = read_text(root / "instruction.md", where, MAX_BYTES).split("\n")
+    while lines and _CANARY.match(lines[0].strip()):
+        del lines[0]
+        while lines and not lines[0].strip():
+            del lines[0]
+    text = "\n".join(lines).rstrip("\n")
+    if not text.strip():
+        raise TaskError("is empty", where=where)
+    return text
 
 
 def _task_file(root: Path, name: str) -> TaskFile:
     where = f"{name}/task.toml"
+    text = read_text(root / "task.toml", where, MAX_BYTES)
     try:
-        tree = tomllib.loads(_text(root / "task.toml", where))
-    except tomllib.TOMLDecodeError as err:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as err:
         raise TaskError(f"is not valid TOML: {err}", where=where) from err
     try:
         return msgspec.convert(tree, TaskFile)
-    except msgspec.ValidationError as err:
-        match = _AT.search(str(err))
-        raise TaskError(_AT.sub("", str(err)), where=where, field=match.group(1) if match else "") from err
+    except msgspec.ValidationError:
+        findings = _field_errors(tree, text, where)
+        findings.settle(where)
+        raise
 
 
-def _refuse(spec: TaskFile, root: Path, name: str) -> None:
-    """What would silently make another task of it."""
-    where, box = f"{name}/task.toml", spec.environment
-    refusals = [
-        (spec.steps or (root / "steps").is_dir(), "steps", "multi-step tasks are not supported"),
-        (box.os != "linux", "environment.os", f"only linux is supported, not {box.os!r}"),
-        (box.gpus, "environment.gpus", "no sandbox here has a GPU"),
-        (box.tpu, "environment.tpu", "no sandbox here has a TPU"),
-        (box.mcp_servers, "environment.mcp_servers", "MCP servers are not supported"),
-        (box.healthcheck, "environment.healthcheck", "health checks are not supported"),
-        (box.network_mode == "allowlist", "environment.network_mode", "allow-lists are not supported"),
-        (box.network_mode not in ("public", "no-network", "allowlist"), "environment.network_mode", "unknown mode"),
-        (spec.verifier.environment, "verifier.environment", "a verifier's own environment is not supported"),
-        (spec.verifier.collect, "verifier.collect", "collect steps are not supported"),
-        ((root / "tests" / "Dockerfile").is_file(), "tests/Dockerfile", "a verifier's own image is not supported"),
-    ]
-    for bad, field, message in refusals:
-        if bad:
-            raise TaskError(message, where=where, field=field)
-    for compose in ("docker-compose.yaml", "docker-compose.yml"):
-        if (root / "environment" / compose).is_file():
-            raise TaskError("compose files are not supported", where=f"{name}/environment/{compose}")
+def _field_errors(tree: dict[str, Any], text: str, where: str) -> Findings:
+    """One problem for each table, so that a second run does not find the next."""
+    findings = Findings()
+    for key, value in tree.items():
+        try:
+            msgspec.convert({key: value}, TaskFile)
+        except msgspec.ValidationError as err:
+            said = str(err)
+            match = _AT.search(said)
+            unknown = re.search(r"unknown field `(.*?)`", said)
+            field = ".".join(p for p in (match.group(1) if match else "", unknown.group(1) if unknown else "") if p)
+            line = _line_of(text, field)
+            findings.add(_AT.sub("", said), where=f"{where}:{line}" if line else where, field=field)
+    return findings
 
 
-def _environment(spec: TaskFile, root: Path, name: str) -> Environment:
-    table = spec.environment
-    dockerfile = root / "environment" / "Dockerfile"
-    if dockerfile.is_file():
-        made = read_dockerfile(dockerfile, f"{name}/environment/Dockerfile")
+def _line_of(text: str, field: str) -> int | None:
+    """Where a field stands, for the usual spelling: `[table]` then `key =`. None when it is spelt otherwise."""
+    table, _, key = field.rpartition(".")
+    inside = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line)
+        inside = header.group(1) if header else inside
+        if header is None and inside == table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
+            return number
+    return None
+
+
+def _environment(spec: TaskFile, root: Path, name: str, env: Mapping[str, str]) -> Environment:
+    table, where = spec.environment, f"{name}/task.toml"
+    file = root / "environment" / "Dockerfile"
+    if file.exists():
+        made = read_dockerfile(file, f"{name}/environment/Dockerfile")
     elif table.docker_image:
         made = Environment(image=table.docker_image)
     else:
         raise TaskError("is missing (and task.toml names no docker_image)", where=f"{name}/environment/Dockerfile")
-    env = {**made.env, **table.env}
+    merged = {**made.env, **_resolved(table.env, env, where, "environment.env")}
     workdir = table.workdir or made.workdir
     if not workdir.startswith("/"):
-        raise TaskError("must be absolute", where=f"{name}/task.toml", field="environment.workdir")
+        raise TaskError("must be absolute", where=where, field="environment.workdir")
     return replace(
         made,
-        env=env,
+        image=table.docker_image or made.image,
+        env=merged,
         workdir=workdir,
         cpus=table.cpus,
-        memory_mb=table.memory_mb,
-        storage_mb=table.storage_mb,
-        network=_network(table),
-        digest=digest_of(made.image, workdir, env, list(made.steps)),
+        memory_mb=_size(table.memory_mb, table.memory, "memory", where),
+        storage_mb=_size(table.storage_mb, table.storage, "storage", where),
+        network=_network(spec),
+        digest=environment_digest(made.image, workdir, merged, made.steps),
     )
 
 
-def _network(table: EnvironmentTable) -> Literal["public", "no-network"]:
-    closed = table.network_mode == "no-network" or table.allow_internet is False
-    return "no-network" if closed else "public"
+def _size(megabytes: int | None, older: str | None, name: str, where: str) -> int | None:
+    if older is None:
+        return megabytes
+    found = schema.megabytes(older)
+    if found < 1:
+        raise TaskError("is less than a megabyte", where=where, field=f"environment.{name}")
+    if megabytes not in (None, found):
+        raise TaskError(f"contradicts {name}_mb", where=where, field=f"environment.{name}")
+    return found
 
 
-def _separate(spec: TaskFile, name: str) -> bool:
-    mode = spec.verifier.environment_mode
-    if mode not in (None, "shared", "separate"):
-        raise TaskError("must be shared or separate", where=f"{name}/task.toml", field="verifier.environment_mode")
-    return mode == "separate"
+def _network(spec: TaskFile) -> Literal["public", "no-network"]:
+    """What the agent may have: its own phase first, then the environment, then the old switch."""
+    mode = spec.agent.network_mode or _baseline(spec.environment)
+    return "no-network" if mode == "no-network" else "public"
+
+
+def _baseline(table: EnvironmentTable) -> str:
+    if table.network_mode is not None:
+        return table.network_mode
+    return "no-network" if table.allow_internet is False else "public"
+
+
+def _check_separate(spec: TaskFile, artifacts: tuple[str, ...], workdir: str, name: str) -> None:
+    """Judging happens in a fresh sandbox that gets the whole work directory: the same thing only if that travels."""
+    if spec.verifier.environment_mode == "separate" and not carries(artifacts, workdir):
+        raise TaskError(
+            f"separate verifiers are supported only where `artifacts` names the whole work directory ({workdir})",
+            where=f"{name}/task.toml",
+            field="verifier.environment_mode",
+        )
 
 
 def _resolved(table: Mapping[str, str], env: Mapping[str, str], where: str, field: str) -> dict[str, str]:
+    """Values that are one whole ${VAR} or ${VAR:-default} come from the host; all others are literal."""
     out = {}
     for key, value in table.items():
-
-        def host(match: re.Match[str], key: str = key) -> str:
-            found = env.get(match.group(1), match.group(2))
-            if found is None:
-                raise TaskError(
-                    f"${{{match.group(1)}}} is not set on this machine", where=where, field=f"{field}.{key}"
-                )
-            return found
-
-        out[key] = _HOST_VARIABLE.sub(host, value)
+        match = _HOST_VARIABLE.fullmatch(value)
+        found = env.get(match.group(1), match.group(2)) if match else value
+        if found is None:
+            raise TaskError(f"{value} is not set on this machine", where=where, field=f"{field}.{key}")
+        out[key] = found
     return out
 
 
-def _text(file: Path, where: str) -> str:
-    try:
-        if file.stat().st_size > MAX_INSTRUCTION:
-            raise TaskError(f"is larger than {MAX_INSTRUCTION} bytes", where=where)
-        return file.read_text("utf-8")
-    except FileNotFoundError as err:
-        raise TaskError("is missing", where=where) from err
-    except UnicodeDecodeError as err:
-        raise TaskError(f"is not UTF-8 text: {err.reason} at byte {err.start}", where=where) from err
-    except OSError as err:
-        raise TaskError(f"cannot be read: {err.strerror}", where=where) from err
-
-
-def _no_way_out(root: Path, name: str) -> None:
+def _no_way_out(root: Path, name: str, findings: Findings) -> None:
     """A task directory may hold no link that leads out of it: its content is copied and shown to agents."""
-    for path in root.rglob("*"):
-        if path.is_symlink() and not path.resolve().is_relative_to(root):
-            raise TaskError("is a link that leaves the task", where=f"{name}/{path.relative_to(root).as_posix()}")
+    for path in sorted(root.rglob("*")):
+        if not path.is_symlink():
+            continue
+        where = f"{name}/{path.relative_to(root).as_posix()}"
+        try:
+            inside = path.resolve().is_relative_to(root)
+        except (OSError, RuntimeError):
+            findings.add("is a link that leads in a circle", where=where)
+            continue
+        if not inside:
+            findings.add("is a link that leaves the task", where=where)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tugline.core.errors import ConfigError, TaskError
+from tugline.core.errors import ConfigError
 from tugline.core.task import Task
 from tugline.tasks.harbor import is_task, read_task
+from tugline.tasks.problems import Findings
 
 SHIPPED = Path(__file__).parent / "shipped"
 SUITES = ("files", "quickstart")
 """`files` = all shipped tasks; `quickstart` = one of each family."""
-MAX_SHOWN = 20
 
 
 def shipped_names() -> list[str]:
@@ -22,21 +22,19 @@ def shipped_names() -> list[str]:
 
 
 def load_tasks(specs: Sequence[str], *, env: Mapping[str, str]) -> list[Task]:
-    """Tasks in the order named. Raises ConfigError (unknown name) or one TaskError that lists every problem."""
+    """Tasks in the order named. `env` resolves ${VAR} in tasks.
+
+    Raises ConfigError (no tasks, an unknown name), TaskError (one problem) or BrokenTasks (all of several).
+    """
     paths = [path for spec in specs for path in _expand(spec)]
+    if not paths:
+        raise ConfigError("no tasks named", where="TASKS")
     tasks: list[Task] = []
-    problems: list[TaskError] = []
+    findings = Findings()
     for path in paths:
-        try:
+        with findings.gather():
             tasks.append(read_task(path, env))
-        except TaskError as err:
-            problems.append(err)
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        lines = "\n".join(f"  {p.message}" for p in problems[:MAX_SHOWN])
-        more = f"\n  and {len(problems) - MAX_SHOWN} more" if len(problems) > MAX_SHOWN else ""
-        raise TaskError(f"{len(problems)} of {len(paths)} tasks are broken:\n{lines}{more}", where="tasks")
+    findings.settle("tasks")
     return _unique(tasks)
 
 
@@ -70,10 +68,14 @@ def _expand(spec: str) -> list[Path]:
 
 def _unique(tasks: list[Task]) -> list[Task]:
     """Equal directory names from different places get a suffix."""
-    seen: dict[str, int] = {}
+    taken = {task.task_id for task in tasks}
+    seen: set[str] = set()
     out = []
     for task in tasks:
-        n = seen.get(task.task_id, 0)
-        seen[task.task_id] = n + 1
-        out.append(replace(task, task_id=f"{task.task_id}.{n + 1}") if n else task)
+        name, n = task.task_id, 1
+        while name in seen or (n > 1 and name in taken):
+            n += 1
+            name = f"{task.task_id}.{n}"
+        seen.add(name)
+        out.append(task if n == 1 else replace(task, task_id=name))
     return out

@@ -5,40 +5,55 @@ Unknown keys are errors except in [metadata]: a misspelt limit that silently mea
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 Seconds = Annotated[float, Meta(gt=0, le=30 * 86400)]
-Env = dict[str, str]
+Megabytes = Annotated[int, Meta(gt=0, le=1 << 30)]
+Size = Annotated[str, Meta(pattern=r"^\s*\d{1,12}(\.\d{1,6})?[KMGkmg]\s*$")]
+PackageName = Annotated[
+    str, Meta(max_length=200, pattern=r"^[a-zA-Z0-9](?!.*\.\.)[a-zA-Z0-9._-]*/[a-zA-Z0-9][a-zA-Z0-9._-]*$")
+]
+Version = Annotated[str, Meta(pattern=r"^1(\.\d+)*$")]
+Network = Literal["public", "no-network", "allowlist"]
+Env = dict[Annotated[str, Meta(pattern=r"^[^=\x00]+$")], str]
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
-    pass
+    """A table whose keys are all known."""
 
 
 class Author(msgspec.Struct):
+    """Who wrote it. Not used."""
+
     name: str
     email: str | None = None
 
 
 class TaskTable(Strict):
-    name: Annotated[str, Meta(min_length=1, max_length=200)]
-    version: str | None = None
+    """[task]: the package."""
+
+    name: PackageName
+    version: Annotated[str, Meta(min_length=1)] | None = None
     description: str = ""
     authors: list[Author] = []
     keywords: list[str] = []
 
 
 class AgentTable(Strict):
+    """[agent]."""
+
     timeout_sec: Seconds | None = None
     user: str | int | None = None
-    network_mode: str | None = None
+    network_mode: Network | None = None
     allowed_hosts: list[str] | None = None
 
 
 class Healthcheck(Strict):
+    """[environment.healthcheck]."""
+
     command: str
     interval_sec: float = 5
     timeout_sec: float = 30
@@ -48,13 +63,15 @@ class Healthcheck(Strict):
 
 
 class EnvironmentTable(Strict):
+    """[environment]. `memory`, `storage` and `allow_internet` are older spellings."""
+
     build_timeout_sec: Seconds | None = None
-    docker_image: str | None = None
+    docker_image: Annotated[str, Meta(min_length=1)] | None = None
     os: str = "linux"
     cpus: Annotated[float, Meta(gt=0, le=4096)] | None = None
-    memory_mb: Annotated[int, Meta(gt=0)] | None = None
-    storage_mb: Annotated[int, Meta(gt=0)] | None = None
-    gpus: int | None = None
+    memory_mb: Megabytes | None = None
+    storage_mb: Megabytes | None = None
+    gpus: Annotated[int, Meta(ge=0)] | None = None
     gpu_types: list[str] | None = None
     tpu: dict[str, Any] | None = None
     mcp_servers: list[dict[str, Any]] = []
@@ -62,36 +79,44 @@ class EnvironmentTable(Strict):
     skills_dir: str | None = None
     workdir: str | None = None
     healthcheck: Healthcheck | None = None
-    network_mode: str = "public"
-    allowed_hosts: list[str] = []
+    network_mode: Network | None = None
+    allowed_hosts: list[str] | None = None
     allow_internet: bool | None = None
-    memory: str | None = None
-    storage: str | None = None
+    memory: Size | None = None
+    storage: Size | None = None
 
 
 class Collect(Strict):
+    """[[verifier.collect]]."""
+
     command: str
     service: str = "main"
     timeout_sec: Seconds = 60
-    user: str | None = None
+    user: str | int | None = None
 
 
 class VerifierTable(Strict):
+    """[verifier]."""
+
     timeout_sec: Seconds | None = None
     env: Env = {}
     user: str | int | None = None
-    environment_mode: str | None = None
+    environment_mode: Literal["shared", "separate"] | None = None
     environment: EnvironmentTable | None = None
     collect: list[Collect] = []
-    network_mode: str | None = None
+    network_mode: Network | None = None
     allowed_hosts: list[str] | None = None
 
 
 class SolutionTable(Strict):
+    """[solution]."""
+
     env: Env = {}
 
 
 class Artifact(Strict):
+    """One of `artifacts`, in its long form."""
+
     source: str
     destination: str | None = None
     exclude: list[str] = []
@@ -101,10 +126,10 @@ class Artifact(Strict):
 class TaskFile(Strict):
     """The whole file."""
 
-    schema_version: str = "1.4"
-    version: str | None = None
+    schema_version: Version = "1.4"
+    version: Version | None = None
     source: str | None = None
-    multi_step_reward_strategy: str | None = None
+    multi_step_reward_strategy: Literal["mean", "final"] | None = None
     artifacts: list[str | Artifact] = []
     task: TaskTable | None = None
     metadata: dict[str, Any] = {}
@@ -113,3 +138,10 @@ class TaskFile(Strict):
     environment: EnvironmentTable = msgspec.field(default_factory=EnvironmentTable)
     solution: SolutionTable = msgspec.field(default_factory=SolutionTable)
     steps: list[dict[str, Any]] = []
+
+
+def megabytes(size: str) -> int:
+    """Older sizes: 512M, 2G, 1.5G, 1024K."""
+    text = size.strip().upper()
+    number = float(text[:-1])
+    return int(number * 1024 if text[-1] == "G" else number / 1024 if text[-1] == "K" else number)

@@ -9,10 +9,11 @@ from tugline.core.clock import Deadline
 from tugline.core.contracts import Command, Sandbox, Verdict
 from tugline.core.errors import VerifierError
 from tugline.core.task import Task
+from tugline.verifiers.harbor import LOG_NAME, PATH
 
 
 class CommandVerifier:
-    """Implements core Verifier."""
+    """Implements core Verifier. The command runs in the work directory."""
 
     name = "command"
 
@@ -20,12 +21,14 @@ class CommandVerifier:
         self._argv = argv
 
     async def judge(self, task: Task, box: Sandbox, deadline: Deadline, out: Path) -> Verdict:
-        """Raises VerifierError for a time-out or an exit status above 1."""
-        log = out / "test-stdout.txt"
+        """Raises VerifierError for a time-out or an exit status other than 0 and 1."""
+        log = out / LOG_NAME
         await asyncio.to_thread(log.parent.mkdir, parents=True, exist_ok=True)
-        command = Command(self._argv, dict(task.verifier_env), box.workdir, stdout=log, stderr=log, root=True)
-        ended = await box.run(command, deadline)
-        if ended.timed_out or ended.code not in (0, 1):
-            raise VerifierError(f"the verifier ended with status {ended.code}")
+        env = {"PATH": PATH, **task.environment.env, **task.verifier_env}
+        ended = await box.run(Command(self._argv, env, box.workdir, stdout=log, stderr=log, root=True), deadline)
+        if ended.timed_out:
+            raise VerifierError(f"the verifier ran into its time limit; see verifier/{LOG_NAME}")
+        if ended.code not in (0, 1):
+            raise VerifierError(f"the verifier ended with status {ended.code}; see verifier/{LOG_NAME}")
         reward = 1.0 - ended.code
         return Verdict(reward, {"reward": reward})

@@ -13,6 +13,8 @@ MAX_PARTS = 256
 
 def from_json(data: bytes, name: str) -> Verdict:
     """A number, or a flat object of numbers. Raises VerifierError for anything else (booleans too)."""
+    if not data.strip():
+        raise VerifierError(f"{name} is empty")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as err:

@@ -1,0 +1,74 @@
+"""What of Harbor's tasks cannot be honoured here and would silently make another task of them: refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from posixpath import normpath
+
+from tugline.tasks.problems import Findings
+from tugline.tasks.schema import Artifact, EnvironmentTable, TaskFile
+
+ROOT = ("root", "0", 0)
+FILES = {
+    "steps": "multi-step tasks are not supported",
+    "trajectory.json": "a conversation that already began is not supported",
+    "tests/Dockerfile": "a verifier's own image is not supported",
+    "tests/docker-compose.yaml": "compose files are not supported",
+    "environment/docker-compose.yaml": "compose files are not supported",
+    "environment/docker-compose.yml": "compose files are not supported",
+    ".harborignore": "ignore files are not supported",
+    "tests/.harborignore": "ignore files are not supported",
+    "solution/.harborignore": "ignore files are not supported",
+}
+
+
+def refuse(spec: TaskFile, root: Path, name: str, findings: Findings) -> None:
+    """Note everything in the task that has no equal here."""
+    for file, why in FILES.items():
+        if (root / file).exists():
+            findings.add(why, where=f"{name}/{file}")
+    found = [*_environment(spec.environment), *_phases(spec)]
+    for bad, field, why in found:
+        if bad:
+            findings.add(why, where=f"{name}/task.toml", field=field)
+
+
+def _environment(box: EnvironmentTable) -> list[tuple[object, str, str]]:
+    hosts = box.allowed_hosts and box.network_mode != "allowlist"
+    return [
+        (box.os.lower() != "linux", "environment.os", f"only linux is supported, not {box.os[:40]!r}"),
+        (box.gpus, "environment.gpus", "no sandbox here has a GPU"),
+        (box.tpu, "environment.tpu", "no sandbox here has a TPU"),
+        (box.mcp_servers, "environment.mcp_servers", "MCP servers are not supported"),
+        (box.healthcheck, "environment.healthcheck", "health checks are not supported"),
+        (box.skills_dir, "environment.skills_dir", "skills are not supported"),
+        (box.network_mode == "allowlist", "environment.network_mode", "allow-lists are not supported"),
+        (hosts, "environment.allowed_hosts", "is only valid with network_mode = \"allowlist\""),
+    ]  # fmt: skip
+
+
+def _phases(spec: TaskFile) -> list[tuple[object, str, str]]:
+    agent, verifier = spec.agent, spec.verifier
+    lists = "allow-lists are not supported"
+    own = verifier.environment is not None
+    return [
+        (spec.steps, "steps", "multi-step tasks are not supported"),
+        (agent.user in ROOT, "agent.user", "no sandbox here runs an agent as root"),
+        (agent.network_mode == "allowlist" or agent.allowed_hosts, "agent.network_mode", lists),
+        (verifier.network_mode == "allowlist" or verifier.allowed_hosts, "verifier.network_mode", lists),
+        (verifier.network_mode == "public", "verifier.network_mode", "verifiers here have no network"),
+        (verifier.user not in (None, *ROOT), "verifier.user", "verifiers here run as root of their own sandbox only"),
+        (own, "verifier.environment", "a verifier's own environment is not supported"),
+        (verifier.collect, "verifier.collect", "collect steps are not supported"),
+        (any(_service(a) for a in spec.artifacts), "artifacts", "there is one service only: main"),
+    ]
+
+
+def _service(artifact: str | Artifact) -> bool:
+    return not isinstance(artifact, str) and artifact.service not in (None, "main")
+
+
+def carries(artifacts: tuple[str, ...], workdir: str) -> bool:
+    """Whether the artifacts hold the whole work directory, which is what a judging clone gets."""
+    work = normpath(workdir)
+    return any(work == (top := normpath(a)) or work.startswith(f"{top.rstrip('/')}/") for a in artifacts)
