@@ -33,16 +33,16 @@ def tugline_json(*args: str, timeout: float = 300, check: int | None = 0) -> dic
     return result
 
 
-def start_rollout(*args: str) -> subprocess.Popen[str]:
-    """A rollout in a process group of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tugline.cli.main", "rollout", *args],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def start_rollout(log: Path, *args: str) -> subprocess.Popen[bytes]:
+    """A rollout in a process group of its own; what it says goes to `log`."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tugline.cli.main", "rollout", *args],
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
 
 
 def processes(needle: str) -> list[int]:

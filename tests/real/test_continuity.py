@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -17,7 +18,10 @@ def script(path: Path) -> Path:
     """19 turns with a tool call each (awkward spellings that Pi re-serialises), then text."""
     lines: list[object] = [{"settings": {"noncanonical": 0.3, "seed": 3}}]
     for i in range(TURNS - 1):
-        odd = '{"command" :  "echo \\u00e9t\\u00e9 %d; printf \'a\\tb\'" , "timeout": %s}' % (i, ("1.0e1", "10.0", "10")[i % 3])
+        odd = '{"command" :  "echo \\u00e9t\\u00e9 %d; printf \'a\\tb\'" , "timeout": %s}' % (
+            i,
+            ("1.0e1", "10.0", "10")[i % 3],
+        )
         lines.append(
             {
                 "reasoning": f"Step {i}: look,\n then act. " if i % 2 else None,
@@ -55,7 +59,7 @@ def test_exactly_one_trace_per_session_and_every_prompt_extends_the_last(tmp_pat
         for state, _ in store.sessions():
             turns = list(store.iter_turns(state.key.session_id))
             forest = Forest.restore(state.key.session_id, b"", turns)
-            for before, after in zip(turns, turns[1:], strict=False):
+            for before, after in itertools.pairwise(turns):
                 assert after.parent == before.turn_id
                 assert forest.prompt(after.turn_id).startswith(take(forest.full(before.turn_id), 0, after.keep))
 

@@ -49,7 +49,7 @@ def args(run: Path) -> list[str]:
     ]
 
 
-def wait_for_calls(run: Path, process: subprocess.Popen[str], more_than: int, limit: float = 90) -> None:
+def wait_for_calls(run: Path, process: subprocess.Popen[bytes], more_than: int, limit: float = 90) -> None:
     """Until clients have seen more than `more_than` replies."""
     end = time.monotonic() + limit
     while time.monotonic() < end and process.poll() is None:
@@ -60,27 +60,27 @@ def wait_for_calls(run: Path, process: subprocess.Popen[str], more_than: int, li
 
 @pytest.mark.parametrize("victim", ["gateway", "engine"])
 def test_nothing_that_a_client_saw_is_lost(tmp_path: Path, victim: str) -> None:
-    run, rng, kills = tmp_path / "run", random.Random(7), 0
-    process = start_rollout(*args(run))
+    run, log, rng, kills = tmp_path / "run", tmp_path / "log", random.Random(7), 0
+    process = start_rollout(log, *args(run))
     while kills < KILLS // 2:
         wait_for_calls(run, process, len(seen_by_clients(run)) + rng.randrange(1, 4))
         if process.poll() is not None:
             if victim == "engine":
                 break
-            process = start_rollout(*args(run))
+            process = start_rollout(log, *args(run))
             continue
         if victim == "gateway":
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             seen = seen_by_clients(run)
             assert seen <= stored(run), "a reply that a client saw is not in the store"
-            process = start_rollout(*args(run))
+            process = start_rollout(log, *args(run))
         else:
             for pid in processes("tugline.engines.embedded.server"):
                 os.kill(pid, signal.SIGKILL)
         kills += 1
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors[-3000:]
+    process.wait(timeout=300)
+    assert process.returncode == 0, log.read_text()[-3000:]
     assert kills >= (KILLS // 2 if victim == "gateway" else 1)
     seen = seen_by_clients(run)
     assert seen
