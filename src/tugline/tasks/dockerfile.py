@@ -55,8 +55,6 @@ def read_dockerfile(file: Path, where: str) -> Environment:
     lines = _lines(file, where)
     state = _State(file.parent, lines.escape)
     findings = Findings()
-    if (file.parent / ".dockerignore").exists():
-        findings.add("is not supported; move what the image must not get out of environment/", where=f"{where}ignore")
     for each in lines.instructions:
         try:
             _apply(state, each)

@@ -16,6 +16,7 @@ FILES = {
     "tests/docker-compose.yaml": "compose files are not supported",
     "environment/docker-compose.yaml": "compose files are not supported",
     "environment/docker-compose.yml": "compose files are not supported",
+    "environment/.dockerignore": "ignore files are not supported",
     ".harborignore": "ignore files are not supported",
     "tests/.harborignore": "ignore files are not supported",
     "solution/.harborignore": "ignore files are not supported",

@@ -100,7 +100,10 @@ class FakeSandbox:
         path.chmod(mode)
 
     def _read(self, path: str, limit: int) -> bytes | None:
-        real = Path(self._real(path)).resolve()
+        try:
+            real = Path(self._real(path)).resolve()
+        except (OSError, RuntimeError) as err:
+            raise SandboxError(f"read {path}: a link in a circle") from err
         if not real.is_relative_to(self.top.resolve()) or not real.exists():
             return None
         if not stat.S_ISREG(real.stat().st_mode):
