@@ -70,7 +70,7 @@ def lay_out(path: Sequence[Turn], owned: Collection[str]) -> Columns:
         mask += bytes(count(turn.bridge)) + (b"\1" if trained else b"\0") * count(turn.sampled)
         spans.append(Span(start, end, turn.turn_id, turn.role, turn.finish, trained))
         for offset, version in turn.version_runs:
-            if not runs or runs[-1][1] != version:
+            if offset < count(turn.sampled) and (not runs or runs[-1][1] != version):
                 runs.append((start + offset, version))
         length = end
     return Columns(concat(parts), bytes(mask), concat_floats(values), tuple(spans), tuple(runs), trimmed)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from math import fsum
 
 import numpy as np
 
@@ -17,6 +19,9 @@ from tugline.core.errors import VerifyError
 from tugline.core.trace import Trace
 from tugline.core.turn import Turn
 from tugline.trajectory.rows import Columns, drift_of, lay_out, level_of, path_to, why_untrained
+
+WEIGHT_SLACK = 1e-6
+"""How far the weights of a session's rows may be from 1: they pass through a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +63,13 @@ def verify_turn(turn: Turn, parent_full: Ids, entry: JournalEntry | None, call_i
     at_value = _first_bit_difference(entry.logprobs, turn.logprobs)
     if at_value is not None:
         add("logprobs", at_value, f"log-probability {at_value} differs from the engine's journal")
+    if entry.session_id != turn.session_id:
+        add("session", None, f"the engine sampled this for session {entry.session_id}")
     if entry.finish != turn.finish:
         add("finish", None, f"finish is {turn.finish}, the engine's journal says {entry.finish}")
     if entry.version_runs != turn.version_runs:
-        add("versions", None, f"versions are {turn.version_runs}, the engine's journal says {entry.version_runs}")
+        at_run = _first_run(entry.version_runs, turn.version_runs)
+        add("versions", at_run, f"versions are {turn.version_runs}, the engine's journal says {entry.version_runs}")
     return found
 
 
@@ -136,6 +144,8 @@ def verify_masks(
             session = by_id[turn_id].session_id if turn_id in by_id else ""
             message = f"turn {turn_id} is trained in {times} rows"
             found.append(Finding("trained_twice", session, None, turn_id, None, None, message))
+    if traces and not found and abs(fsum(trace.loss_weight for trace in traces) - 1) > WEIGHT_SLACK:
+        found.append(_row(traces[0], "loss_weight", None, "the weights of the session's rows do not add up to 1"))
     return found
 
 
@@ -151,6 +161,12 @@ def continuous(trace: Trace, turns: Mapping[str, Turn]) -> bool:
             return False
         length = turn.prompt_len + count(turn.sampled)
     return True
+
+
+def _first_run(a: Sequence[tuple[int, int]], b: Sequence[tuple[int, int]]) -> int:
+    """Token at which two different lists of version runs part."""
+    parted = next((pair for pair in zip_longest(a, b) if pair[0] != pair[1]), ())
+    return min((run[0] for run in parted if run is not None), default=0)
 
 
 def _first_bit_difference(a: Floats, b: Floats) -> int | None:
