@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from tugline.core.columns import Floats, Ids, concat, count, floats_array, ids, take, take_floats
+from tugline.core.columns import Floats, concat, count, ids, take, take_floats
 from tugline.core.contracts import JournalEntry
 from tugline.core.session import Outcome
 from tugline.core.trace import Trace
@@ -19,6 +19,7 @@ from unit.trajectory.world import Said, World, bash, bits, poke, result, say, us
 
 NAN, QUIET_NAN = 0x7FC00000, 0x7FC00001
 START = (user("task"),)
+FACTS = SessionFacts("ses", "grp", Outcome.COMPLETED, 1.0)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def built() -> Built:
     request = world.after(middle, result("c2", "two"))
     main = world.call(request, Said(say("done"), trim=True))
     side = world.call(request, Said(say("over"), trim=True, finish="length"))
-    made = build(SessionFacts("ses", "grp", Outcome.COMPLETED, 1.0), world.turns, frozenset())
+    made = build(FACTS, world.turns, frozenset())
     return Built(world, root, middle, main, side, made.traces)
 
 
@@ -77,8 +78,8 @@ TURN_EDITS: dict[str, tuple[TurnEdit, str, int | None]] = {
     ),
     "a log-probability made unknown": (lambda t: replace(t, logprobs=bits(t.logprobs, 1, NAN)), "logprobs", 1),
     "finish": (lambda t: replace(t, finish="length"), "finish", None),
-    "a version": (lambda t: replace(t, version_runs=((0, 3), (2, 5))), "versions", None),
-    "where a version starts": (lambda t: replace(t, version_runs=((0, 3), (3, 4))), "versions", None),
+    "a version": (lambda t: replace(t, version_runs=((0, 3), (2, 5))), "versions", 2),
+    "where a version starts": (lambda t: replace(t, version_runs=((0, 3), (3, 4))), "versions", 2),
     "the prompt's length": (lambda t: replace(t, prompt_len=t.prompt_len + 1), "prompt_length", None),
     "a missing log-probability": (
         lambda t: replace(t, logprobs=take_floats(t.logprobs, 0, count(t.sampled) - 1)),
@@ -117,7 +118,7 @@ def test_a_changed_journal_is_found(field: str) -> None:
         "version_runs": ((0, 9),),
     }
     kinds = {"ids": "sampled_ids", "version_runs": "versions"}
-    places = {"prompt_ids": 0, "ids": count(entry.ids), "logprobs": 0}
+    places = {"prompt_ids": 0, "ids": count(entry.ids), "logprobs": 0, "version_runs": 0}
     found = verify_turn(b.middle, b.world.parent_full(b.middle), replace(entry, **{field: new[field]}))
     assert [(f.kind, f.position) for f in found] == [(kinds.get(field, field), places.get(field))]
 
@@ -243,7 +244,9 @@ def test_a_missing_row_leaves_its_turns_untrained() -> None:
 def test_an_undelivered_leaf_need_not_be_trained_and_must_not_be() -> None:
     b = built()
     gone = frozenset({b.side.turn_id})
-    assert kinds(b.traces[:1], b, gone) == []
+    without = build(FACTS, b.world.turns, gone).traces
+    assert kinds(without, b, gone) == []
+    assert kinds(without, b) == ["not_trained"]
     assert kinds(b.traces, b, gone) == ["context_trained"]
 
 
@@ -273,15 +276,15 @@ def test_a_turn_trained_in_part_or_unknown_is_found() -> None:
     assert set(kinds((stranger, b.traces[1]), b)) == {"mask_sum", "not_trained"}
 
 
+def test_weights_that_do_not_count_the_session_once_are_found() -> None:
+    b = built()
+    heavy = replace(b.traces[0], loss_weight=1.0)
+    assert kinds((heavy, b.traces[1]), b) == ["loss_weight"]
+
+
 def test_findings_say_what_the_engine_had() -> None:
     b = built()
     turn = replace(b.middle, sampled=poke(b.middle.sampled, 2, 99))
     (found,) = verify_turn(turn, b.world.parent_full(turn), b.world.entry(b.middle))
     true = int.from_bytes(take(b.middle.sampled, 2, 3), "little")
     assert found.message == f"sample id 2 is 99, the engine had {true}"
-
-
-def test_the_kit_draws_log_probabilities_that_differ() -> None:
-    values = floats_array(built().middle.logprobs)
-    assert len(set(values.tolist())) == len(values)
-    assert Ids(b"") == b""
