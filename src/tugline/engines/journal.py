@@ -176,9 +176,15 @@ class JournalIndex:
     Holds a name and an offset per record; ids are read when asked for. Files that grow are read on at a miss.
     """
 
-    def __init__(self, path: Path) -> None:
-        """A missing directory is an empty journal. Raises VerifyError for damage, naming file and offset."""
+    def __init__(self, path: Path, *, strict: bool = True) -> None:
+        """A missing directory is an empty journal. Raises VerifyError for damage, naming file and offset.
+
+        `strict=False` reads around damage instead: intact records are found, and `get` of one that is not raises the
+        damage, so that each generation it hides is named.
+        """
         self._path = path
+        self._strict = strict
+        self._damage: list[VerifyError] = []
         self._files: list[_File] = []
         self._where: dict[str, tuple[_File, int]] = {}
         self._resolved: OrderedDict[str, Ids] = OrderedDict()
@@ -195,6 +201,8 @@ class JournalIndex:
         if engine_ref not in self._where:
             self._refresh()
         if engine_ref not in self._where:
+            if self._damage:
+                raise VerifyError(f"{engine_ref}: not readable: {self._damage[0].message}")
             return None
         record = self._record(engine_ref)
         return JournalEntry(
@@ -261,7 +269,7 @@ class JournalIndex:
                 self._scan(file)
 
     def _scan(self, file: _File) -> None:
-        for offset, payload in _frames(file.data, file.path, file.scanned):
+        for offset, payload in _frames(file.data, file.path, file.scanned, None if self._strict else self._damage):
             record = _decode(payload, file.path, offset)
             if record.ref in self._where:
                 raise VerifyError(f"{file.path} at byte {offset}: {record.ref!r} is journalled twice")
@@ -279,8 +287,13 @@ def _map(path: Path) -> mmap.mmap:
         return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _frames(data: mmap.mmap | bytes, path: Path, start: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, payload) of each whole frame from `start`; a torn tail ends the walk in silence."""
+def _frames(
+    data: mmap.mmap | bytes, path: Path, start: int, damage: list[VerifyError] | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """(offset, payload) of each whole frame from `start`; a torn tail ends the walk in silence.
+
+    Damage is raised, or noted in `damage` and passed over: to the next frame while headers hold, else to the end.
+    """
     at, end = start, len(data)
     if at == 0:
         head = data[: len(_MAGIC)]
@@ -290,15 +303,23 @@ def _frames(data: mmap.mmap | bytes, path: Path, start: int) -> Iterator[tuple[i
     while at + _FRAME.size <= end:
         length, crc, own = _FRAME.unpack_from(data, at)
         if zlib.crc32(data[at : at + _CHECKED.size]) != own:
-            raise VerifyError(f"{path} at byte {at}: damaged frame header")
+            _note(VerifyError(f"{path} at byte {at}: damaged frame header"), damage)
+            return
         body = at + _FRAME.size
         if body + length > end:
             return
         payload = data[body : body + length]
-        if zlib.crc32(payload) != crc:
-            raise VerifyError(f"{path} at byte {at}: damaged record (checksum)")
-        yield at, payload
+        if zlib.crc32(payload) == crc:
+            yield at, payload
+        else:
+            _note(VerifyError(f"{path} at byte {at}: damaged record (checksum)"), damage)
         at = body + length
+
+
+def _note(err: VerifyError, damage: list[VerifyError] | None) -> None:
+    if damage is None:
+        raise err
+    damage.append(err)
 
 
 def _decode(payload: bytes, path: Path, offset: int) -> _Record:

@@ -95,7 +95,6 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
     try:
         turns = list(records.iter_turns(session_id))
         calls = list(records.iter_calls(session_id))
-        traces = list(records.iter_traces(session_id))
     except VerifyError as err:
         proof.findings.append(_finding("damaged_record", session_id, err.message))
         return
@@ -106,6 +105,12 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
         if call.turn_id is not None and call.turn_id not in by_id:
             message = f"call {call.call_id} was answered by turn {call.turn_id}, which is not stored"
             proof.findings.append(_finding("missing_turn", session_id, message, call.call_id))
+    try:
+        traces = list(records.iter_traces(session_id))
+    except VerifyError as err:
+        # rows are stored against their turns: a changed turn shows here too, after it was named above
+        proof.findings.append(_finding("damaged_row", session_id, err.message))
+        return
     for trace in traces:
         found = verify_trace(trace, by_id)
         proof.traces_total += 1
