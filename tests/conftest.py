@@ -1,4 +1,4 @@
-"""Blocking the event loop fails a test."""
+"""What all tests share: blocking the event loop can fail a test, and how tests spread over processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n 2 --dist loadgroup`, slow real parts go to one process, one after another, and everything else, file by
+    file, to the other: two agents that fight for two cores would test the machine."""
+    for item in items:
+        slow = item.get_closest_marker("real") or item.get_closest_marker("chaos")
+        item.add_marker(pytest.mark.xdist_group("slow parts" if slow else item.path.stem + item.path.parent.name))
 
 
 @pytest.fixture

@@ -1,0 +1,32 @@
+# Uses ./.venv, made by the first target that needs it. `make check` before a commit, `make test` before a push.
+PY ?= .venv/bin/python
+BIN = $(dir $(PY))
+export OMP_NUM_THREADS = 1
+
+.PHONY: check test soak bench docs ci
+
+.venv/bin/python:
+	python3 -m venv .venv
+	.venv/bin/pip install -q -c constraints.txt -e '.[dev,embedded]'
+
+check: $(PY)
+	$(BIN)ruff check .
+	$(BIN)ruff format --check .
+	$(BIN)mypy
+	$(BIN)lint-imports
+	$(PY) -m pytest -q -m 'not real and not chaos and not soak' tests/unit
+
+test: $(PY)
+	$(PY) -m pytest -q -n 2 --dist loadgroup -m 'not soak'
+
+soak: $(PY)
+	$(PY) -m pytest -q -m soak --timeout 3600
+
+bench: $(PY)
+	$(BIN)tugline bench gateway
+
+docs: $(PY)
+	$(PY) -m pytest -q tests/unit/test_house.py
+
+ci:
+	.ci/run
