@@ -110,12 +110,10 @@ def _assistant_lenient(item: Assistant) -> list[bytes]:
 
 
 def _digest(before: bytes, kind: bytes, parts: list[bytes]) -> bytes:
-    hasher = blake2b(before, digest_size=SIZE)
-    hasher.update(b"%d:" % len(kind) + kind)
+    framed = [before, b"%d:%b" % (len(kind), kind)]
     for part in parts:
-        hasher.update(b"%d:" % len(part))
-        hasher.update(part)
-    return hasher.digest()
+        framed += (b"%d:" % len(part), part)
+    return blake2b(b"".join(framed), digest_size=SIZE).digest()
 
 
 def _b(text: str) -> bytes:
