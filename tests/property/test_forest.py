@@ -12,6 +12,7 @@ from property.forest_trees import chain, worlds
 from tugline.core.columns import Ids, concat, count, take
 from tugline.core.items import Assistant, Item, ToolCall, UserText
 from tugline.core.turn import Turn
+from tugline.forest.canon import arguments_view
 from tugline.forest.forest import Forest
 from unit.trajectory.world import (
     DIGEST,
@@ -132,6 +133,8 @@ def test_a_changed_turn_branches_at_the_deepest_unchanged_ancestor(data: st.Data
             "argument": (replace(first, arguments='{"unlike": "all others"}'),),
         }[how]
         items[at] = replace(old, calls=(*new, *old.calls[1:]))
+    siblings = [world.forest.turns[t] for t in world.forest.children(path[which].parent)]
+    assume(meaning(items[at]) not in [meaning(t.echo) for t in siblings])
     found = world.forest.attach(ask(items, turn.head))
     if which == 0:
         assert found.parent is None
@@ -141,6 +144,12 @@ def test_a_changed_turn_branches_at_the_deepest_unchanged_ancestor(data: st.Data
         assert same_place(world, found.parent, path[which - 1])
         assert found.tail == tuple(items[ends[which - 1] + 1 :])
     assert {"foreign_assistant", "edit_honoured"} & set(found.drift)
+
+
+def meaning(item: Item) -> object:
+    """What an assistant turn says, however it is spelled."""
+    assert isinstance(item, Assistant)
+    return (item.text or "").strip(), [(c.name, arguments_view(c.arguments)) for c in item.calls]
 
 
 def ends_of(items: Sequence[Item], path: Sequence[Turn]) -> list[int]:
