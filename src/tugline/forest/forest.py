@@ -63,7 +63,7 @@ class Forest:
         """The forest of stored turns, in commit order."""
         made = cls(session_id, template_digest)
         for turn in turns:
-            made.commit(turn)
+            made._append(turn)  # ids are put together when a leaf is first read: linear in what is stored
         return made
 
     @property
@@ -122,7 +122,7 @@ class Forest:
         item = items[index]
         assert isinstance(item, Assistant)
 
-        def likeness(at: tuple[int, Turn]) -> tuple[bool, ...]:
+        def likeness(at: tuple[int, Turn]) -> tuple[int, ...]:
             return *_likeness(at[1].echo, item), at[1].turn_id in self._delivered
 
         return max(enumerate(lenient), key=lambda at: (likeness(at), at[0]))[1], "lenient"
@@ -156,17 +156,27 @@ class Forest:
 
     def commit(self, turn: Turn) -> None:
         """Append a turn. Raises VerifyError when it does not extend its parent token for token."""
+        self._append(turn)
+        before = NO_IDS if turn.parent is None else self.full(turn.parent)
+        kept = before if turn.keep == count(before) else take(before, 0, turn.keep)
+        self._heat(turn.turn_id, concat([kept, turn.bridge, turn.sampled]))
+        if turn.parent is not None and len(self._children[turn.parent]) == 1:
+            with self._hot_lock:
+                self._hot.pop(turn.parent, None)
+
+    def _append(self, turn: Turn) -> None:
         if turn.turn_id in self._turns:
             raise VerifyError(f"turn {turn.turn_id} is already in the forest")
-        before = NO_IDS
+        before = 0
         if turn.parent is not None:
-            if turn.parent not in self._turns:
+            parent = self._turns.get(turn.parent)
+            if parent is None:
                 raise VerifyError(f"turn {turn.turn_id}: its parent {turn.parent} is not in the forest")
-            before = self.full(turn.parent)
-        if not count(before) - 1 <= turn.keep <= count(before) or turn.keep < 0:
-            raise VerifyError(f"turn {turn.turn_id} keeps {turn.keep} of {count(before)} tokens of its parent")
-        if turn.keep < count(before) and turn.parent is not None and not self._turns[turn.parent].sampled:
-            raise VerifyError(f"turn {turn.turn_id} trims a stop that its parent did not sample")
+            before = parent.prompt_len + count(parent.sampled)
+            if turn.keep < before and not parent.sampled:
+                raise VerifyError(f"turn {turn.turn_id} trims a stop that its parent did not sample")
+        if not before - 1 <= turn.keep <= before or turn.keep < 0:
+            raise VerifyError(f"turn {turn.turn_id} keeps {turn.keep} of {before} tokens of its parent")
         length = turn.keep + count(turn.bridge)
         if length != turn.prompt_len:
             raise VerifyError(f"turn {turn.turn_id}: its prompt has {length} tokens, not {turn.prompt_len}")
@@ -180,11 +190,6 @@ class Forest:
         if turn.parent is None:
             self._openings.setdefault(_opening(turn.items), set()).add(keys.start(self._digest, turn.head).exact)
         self._opaque = self._opaque or any(opaque(call.arguments) for call in turn.echo.calls)
-        kept = before if turn.keep == count(before) else take(before, 0, turn.keep)
-        self._heat(turn.turn_id, concat([kept, turn.bridge, turn.sampled]))
-        if turn.parent is not None and len(self._children[turn.parent]) == 1:
-            with self._hot_lock:
-                self._hot.pop(turn.parent, None)
 
     def mark_delivered(self, turn_id: str) -> None:
         """The harness has this turn's reply: of turns that say the same, an echo means this one."""
@@ -252,10 +257,11 @@ def _fingerprint(end: keys.Chain, request: Request) -> bytes:
     return hasher.digest()
 
 
-def _likeness(stored: Assistant, item: Assistant) -> tuple[bool, bool, bool]:
-    """Which of several turns with one lenient key is meant: same call ids, same reasoning, same text."""
+def _likeness(stored: Assistant, item: Assistant) -> tuple[int, ...]:
+    """Which of several turns with one lenient key is meant: same call ids, same reasoning (or trimmed), same text."""
     same_ids = [call.id for call in stored.calls] == [call.id for call in item.calls]
-    return same_ids, (stored.reasoning or "") == (item.reasoning or ""), (stored.text or "") == (item.text or "")
+    ours, theirs = stored.reasoning or "", item.reasoning or ""
+    return same_ids, (ours == theirs) + (ours.strip() == theirs.strip()), (stored.text or "") == (item.text or "")
 
 
 def _opening(items: Sequence[Item]) -> bytes:
