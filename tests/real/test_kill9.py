@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support import processes, start_rollout, tugline_json
+from real.support import processes, start_rollout, tugline_json
 
 CLIENT = Path(__file__).resolve().parents[1] / "service" / "chat_client.py"
-KILLS = int(os.environ.get("TUGLINE_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("TUGLINE_TEST_KILLS", "8"))
 
 pytestmark = [pytest.mark.real, pytest.mark.chaos, pytest.mark.timeout(600)]
 

@@ -22,8 +22,8 @@ from tugline.gateway.connection import Connection
 from tugline.gateway.exchange import Deps, Inbound, Produced, produce
 from tugline.gateway.session import OpenSession
 
-BIG_BODY = 256 * 1024
-"""Larger bodies are decoded off the loop: 1 MB of JSON holds the GIL for about 5 ms."""
+BIG_BODY = 64 * 1024
+"""Larger bodies are decoded and attached off the loop: thousands of small items cost 20 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,10 @@ class Timing:
 
 
 class Running:
-    """A generation under way and how many connections wait for it."""
+    """A generation under way and how many connections wait for it. `call_id` is the call that began it."""
 
-    def __init__(self, task: asyncio.Task[Produced], admitted: asyncio.Event) -> None:
+    def __init__(self, call_id: str, task: asyncio.Task[Produced], admitted: asyncio.Event) -> None:
+        self.call_id = call_id
         self.task = task
         self.admitted = admitted
         self.waiters = 0
@@ -108,8 +109,9 @@ class Delivery:
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
         verdict = session.retries.decide(attached.fingerprint)
         if isinstance(verdict, Replay) and verdict.turn_id in self._replies:
-            await self._replay(session, call, verdict.turn_id, conn)
-            session.retries.delivered(attached.fingerprint)
+            if await self._replay(session, call, verdict.turn_id, conn):
+                session.retries.delivered(attached.fingerprint, verdict.turn_id)
+                session.forest.mark_delivered(verdict.turn_id)
             return
         running = self._running.get(verdict.call_id) if isinstance(verdict, Join) else None
         joined = running is not None
@@ -118,7 +120,7 @@ class Delivery:
         try:
             produced = await self._wait(running, session, attached, call, conn)
         except (TuglineError, asyncio.CancelledError) as err:
-            session.retries.failed(attached.fingerprint)
+            session.retries.failed(attached.fingerprint, running.call_id)
             shown = err if isinstance(err, TuglineError) else Forbidden("the session ended while the call was running")
             self._count(session, call.dialect, _outcome_for_count(shown))
             await self._refuse(conn, call.dialect, shown)
@@ -128,12 +130,12 @@ class Delivery:
         if joined:
             await self._note(session, call, produced, CallOutcome.COALESCED)
         delivered = await self._send(conn, call, produced.reply)
-        await self._settle(session, call, attached, produced, delivered=delivered)
+        await self._settle(session, (call, running.call_id), attached, produced, delivered=delivered)
 
     def _begin(self, session: OpenSession, call: Inbound, attached: Attachment) -> Running:
         admitted = asyncio.Event()
         task = asyncio.ensure_future(produce(session, call, attached, self._deps, admitted.set))
-        running = self._running[call.call_id] = Running(task, admitted)
+        running = self._running[call.call_id] = Running(call.call_id, task, admitted)
         session.tasks.add(task)
         session.retries.begin(attached.fingerprint, call.call_id)
 
@@ -164,7 +166,7 @@ class Delivery:
                 if call.request.options.stream and running.admitted.is_set():
                     await self._ping(conn, call.dialect)
             if running.waiters == 1:
-                session.retries.abandon(attached.fingerprint)
+                session.retries.abandon(attached.fingerprint, running.call_id)
             await asyncio.wait({running.task}, timeout=self._timing.grace)
             if not running.task.done() and running.waiters == 1:
                 running.task.cancel()
@@ -195,20 +197,29 @@ class Delivery:
         return False
 
     async def _settle(
-        self, session: OpenSession, call: Inbound, attached: Attachment, produced: Produced, *, delivered: bool
+        self,
+        session: OpenSession,
+        calls: tuple[Inbound, str],
+        attached: Attachment,
+        produced: Produced,
+        *,
+        delivered: bool,
     ) -> None:
-        turn_id = produced.turn.turn_id
+        """`calls`: the call answered here and the id of the one that began the generation."""
+        (call, begun_by), turn_id = calls, produced.turn.turn_id
         if delivered:
-            session.retries.delivered(attached.fingerprint)
+            session.retries.delivered(attached.fingerprint, turn_id, begun_by)
+            session.forest.mark_delivered(turn_id)
             self._replies.pop(turn_id, None)
         else:
-            session.retries.undelivered(attached.fingerprint, turn_id)
+            session.retries.undelivered(attached.fingerprint, turn_id, begun_by)
             self._replies[turn_id] = produced.reply
-            with contextlib.suppress(StoreError):
-                await self._deps.log.mark(produced.record.call_id, CallOutcome.UNDELIVERED)
+            if not session.forest.delivered(turn_id):
+                with contextlib.suppress(StoreError):
+                    await self._deps.log.mark(produced.record.call_id, CallOutcome.UNDELIVERED)
         self._count(session, call.dialect, CallOutcome.ANSWERED if delivered else CallOutcome.UNDELIVERED)
 
-    async def _replay(self, session: OpenSession, call: Inbound, turn_id: str, conn: Connection) -> None:
+    async def _replay(self, session: OpenSession, call: Inbound, turn_id: str, conn: Connection) -> bool:
         delivered = await self._send(conn, call, self._replies[turn_id])
         record = _side_record(session, call, turn_id, CallOutcome.REPLAYED if delivered else CallOutcome.UNDELIVERED)
         with contextlib.suppress(StoreError):
@@ -216,6 +227,7 @@ class Delivery:
         self._count(session, call.dialect, record.outcome)
         if delivered:
             self._replies.pop(turn_id, None)
+        return delivered
 
     async def _note(self, session: OpenSession, call: Inbound, produced: Produced, outcome: CallOutcome) -> None:
         with contextlib.suppress(StoreError):

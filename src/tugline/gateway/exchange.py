@@ -226,7 +226,7 @@ def _make_turn(
     )
     echo = call.dialect.echo(reply)
     exact, lenient = session.forest.keys(prompt.attached, echo)
-    request = Generation(call.call_id, session.session_id, prompt.ids, sampling)
+    request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
     turn = Turn(
         turn_id=turn_id,
         session_id=session.session_id,

@@ -39,7 +39,7 @@ def test_the_key_is_in_the_environment_only():
     config = msgspec.json.decode(dict(plan.files)["/home/agent/.pi/agent/models.json"])["providers"]["tugline"]
     assert plan.command.env[config["apiKey"].removeprefix("$")] == "tug-secret"
     assert config["baseUrl"] == "http://127.0.0.1:8000/v1"
-    assert config["models"] == [{"id": "policy", "reasoning": False, "contextWindow": 4096, "maxTokens": 512}]
+    assert config["models"] == [{"id": "policy", "reasoning": False, "contextWindow": 4096 + 65_536, "maxTokens": 512}]
 
 
 def test_paths_inside_and_outside():
