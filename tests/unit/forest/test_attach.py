@@ -288,7 +288,7 @@ def test_fingerprints_tell_requests_apart_by_what_is_asked_for() -> None:
     session = Session()
     items, said = grown(session, 2)
 
-    def fingerprint(options: Options = Options(), items: object = tuple(items)) -> bytes:  # noqa: B008
+    def fingerprint(options: Options = Options(), items: object = tuple(items)) -> bytes:
         return session.forest.attach(Request("m", TOOLS, items, options)).fingerprint  # type: ignore[arg-type]
 
     assert fingerprint() == fingerprint()

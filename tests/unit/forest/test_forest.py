@@ -20,7 +20,7 @@ from unit.forest.driver import DIGEST, Session, Shape, joined, results, say, use
 START: tuple[Item, ...] = (user("task"),)
 
 
-def chain_of(session: Session, turns: int, shape: Shape = Shape()) -> list[Item]:  # noqa: B008
+def chain_of(session: Session, turns: int, shape: Shape = Shape()) -> list[Item]:
     items: list[Item] = list(START)
     for i in range(turns):
         answer = say(f"step {i}", f'{{"n": {i}}}', stem=f"c{i}")
