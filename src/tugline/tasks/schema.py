@@ -18,7 +18,8 @@ PackageName = Annotated[
 ]
 Version = Annotated[str, Meta(pattern=r"^1(\.\d+)*$")]
 Network = Literal["public", "no-network", "allowlist"]
-Env = dict[Annotated[str, Meta(pattern=r"^[^=\x00]+$")], str]
+Plain = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
+Env = dict[Annotated[str, Meta(pattern=r"^[^=\x00]+$")], Plain]
 
 
 class Strict(msgspec.Struct, forbid_unknown_fields=True):
@@ -77,7 +78,7 @@ class EnvironmentTable(Strict):
     mcp_servers: list[dict[str, Any]] = []
     env: Env = {}
     skills_dir: str | None = None
-    workdir: str | None = None
+    workdir: Plain | None = None
     healthcheck: Healthcheck | None = None
     network_mode: Network | None = None
     allowed_hosts: list[str] | None = None

@@ -1,4 +1,4 @@
-"""Reading files that people wrote by hand: regular, not too large, UTF-8, or a TaskError that says which."""
+"""Reading files that people wrote by hand: regular, not too large, UTF-8 without NUL, else a TaskError names it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ def read_text(file: Path, where: str, limit: int) -> str:
             data = f.read(limit + 1)
         if len(data) > limit:
             raise TaskError(f"is larger than {limit} bytes", where=where)
+        if b"\0" in data:
+            raise TaskError("holds a NUL byte", where=where)
         return data.decode("utf-8")
     except UnicodeDecodeError as err:
         raise TaskError(f"is not UTF-8 text: {err.reason} at byte {err.start}", where=where) from err
