@@ -1,9 +1,19 @@
 """Provider APIs: bytes on the wire to and from our own values. Pure; one file per API."""
 
 from tugline.core.contracts import Dialect
+from tugline.core.errors import NotFound
 from tugline.dialects.chat import ChatDialect
 
 DIALECTS: tuple[Dialect, ...] = (ChatDialect(),)
 """Every dialect that a gateway serves. The first gives unknown paths their error shape."""
 
-__all__ = ["DIALECTS", "ChatDialect"]
+
+def dialect_named(name: str) -> Dialect:
+    """The dialect of that name. Raises NotFound, naming those there are."""
+    for dialect in DIALECTS:
+        if dialect.name == name:
+            return dialect
+    raise NotFound(f"no dialect {name!r}; there are: {', '.join(d.name for d in DIALECTS)}")
+
+
+__all__ = ["DIALECTS", "ChatDialect", "dialect_named"]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 
 def event(data: bytes) -> bytes:
-    """One `data:` event. U+2028 and U+2029 are escaped: some clients split lines on them."""
+    """One `data:` event of JSON text."""
     return b"data: " + escape_separators(data) + b"\n\n"
 
 
 def escape_separators(data: bytes) -> bytes:
-    """Escape the two line separators that JSON allows raw inside strings."""
-    if b"\xe2\x80" not in data:
-        return data
-    return data.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
+    """Escape the line separators that JSON allows raw inside strings: U+0085, U+2028, U+2029.
+
+    Some clients split event lines on them.
+    """
+    if b"\xc2\x85" in data:
+        data = data.replace(b"\xc2\x85", b"\\u0085")
+    if b"\xe2\x80" in data:
+        data = data.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
+    return data

@@ -57,7 +57,7 @@ class DialectKit:
         return self.dialect.decode(self.write(items, options), self.params)
 
 
-ODD = '  a "b" \\ \n\t\r\x00\x7f é 漢 \u2028\u2029 \ufeff 👩\u200d💻 \u202e \U0010ffff data: x\n\n: y  \n'
+ODD = '  a "b" \\ \n\t\r\x00\x7f\x85 é 漢 \u2028\u2029 \ufeff 👩\u200d💻 \u202e \U0010ffff data: x\n\n: y  \n'
 """Text that breaks careless encoders: blanks at both ends, controls, separators, joiners, the last code point."""
 
 ASSISTANTS: tuple[Assistant, ...] = (

@@ -1,0 +1,1 @@
+"""Everything a trainer needs: the pilot policy here, adapters to training libraries beside it."""
