@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from real.support import tugline_json
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]

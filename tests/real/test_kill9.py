@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from real.support import processes, start_rollout, tugline_json
 
 CLIENT = Path(__file__).resolve().parents[1] / "service" / "chat_client.py"

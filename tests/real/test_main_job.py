@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real.support import processes, tugline, tugline_json
 
+from real.support import processes, tugline, tugline_json
 from tugline.core.columns import ids, ids_list, take
 from tugline.store import RunStore
 

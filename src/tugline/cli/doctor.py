@@ -91,7 +91,7 @@ def _system() -> list[Check]:
     linux = sys.platform == "linux"
     what = f"tugline {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
     what += f"{os.cpu_count()} cores"
-    hint = "" if linux else "isolating sandboxes need Linux; `--sandbox local` works here, for trusted agents"
+    hint = "" if linux else "running agents needs Linux; engines, templates and reading runs work here"
     return [Check("system", True if linux else None, what, hint)]
 
 

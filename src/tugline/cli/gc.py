@@ -31,7 +31,7 @@ def gc(
 ) -> None:
     """See HELP."""
     try:
-        removed = asyncio.run(_reap(run))
+        removed = asyncio.run(_reap(run.absolute()))
     except TuglineError as err:
         output.fail(err, as_json=as_json)
     if as_json:

@@ -17,7 +17,7 @@ HELP = """Run a harness on tasks and record token-exact traces.
 [bold]Examples[/]
 
   tugline rollout files --harness pi -n 4 --out runs/first
-  tugline rollout ./my-task --harness "command:python agent.py {instruction}" --engine scripted:script.jsonl
+  tugline rollout ./my-task --harness "command:./agent.sh {instruction}" --engine scripted:script.jsonl
   tugline rollout files --config run.toml --sampling temperature=0.7 --json
 
 An interrupted run goes on where it stopped when the same --out is given again.

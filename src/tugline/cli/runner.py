@@ -89,9 +89,9 @@ def run_and_report(request: RunRequest, *, as_json: bool) -> int:
 def run_dir(loaded: Loaded) -> Path:
     """--out, or runs/<time>-<name> in the working directory."""
     if loaded.settings.run.out:
-        return Path(loaded.settings.run.out).expanduser()
+        return Path(loaded.settings.run.out).expanduser().absolute()
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{stamp}-{loaded.settings.run.name or 'rollout'}"
+    return Path("runs").absolute() / f"{stamp}-{loaded.settings.run.name or 'rollout'}"
 
 
 async def _run(request: RunRequest, tasks: tuple[Task, ...], store: RunStore, progress: Progress) -> Rescored | None:
@@ -154,5 +154,5 @@ def _next_steps(path: Path) -> str:
         f"  tugline verify {path}            prove every call against the engine's own journal again\n"
         f"  tugline report {path} --drift    where meaning or format deviated, and why\n"
         "  tugline rollout files -n 8       all shipped tasks\n"
-        "  tugline rollout ./my-task --harness 'command:my-agent {instruction}'\n"
+        "  tugline rollout ./my-task --harness 'command:./agent.sh {instruction}'   your own task and agent\n"
     )

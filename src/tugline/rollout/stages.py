@@ -35,9 +35,9 @@ async def run(
 ) -> tuple[AgentEnd, SessionCalls]:
     """Run the agent to its end or limit. The session's secret is dead when this returns."""
     access = await parts.gate.open(key.session_id, spec.policy)
-    out = await asyncio.to_thread(session_dir, parts, key)
     exit, failed = Exit(-1, 0.0), None
     try:
+        out = await asyncio.to_thread(session_dir, parts, key)
         port = spec.gateway_port
         launch = Launch(
             instruction=task.instruction,
@@ -62,7 +62,7 @@ async def run(
         calls = await asyncio.shield(parts.gate.close(key.session_id))
     if failed is not None:
         return AgentEnd(Outcome.BOOT_FAILED, judge=False, reason=failed), calls
-    log = await asyncio.to_thread(_tail, out / "agent.log")
+    log = await asyncio.to_thread(_tail, out / "agent.log") or await asyncio.to_thread(_tail, out / "agent.err")
     return agent_end(exit, parts.harness.failure(exit, log), calls), calls
 
 

@@ -139,7 +139,7 @@ def test_the_line_is_that_of_the_key(tmp_path):
         ("[verifier]\nenvironment_mode = 'separate'\n", "whole work directory"),
         ("[verifier]\nenv = {A = '${MISSING}'}\n", "${MISSING} is not set on this machine"),
         ("[environment]\nenv = {A = '${MISSING}'}\n", "environment.env.A"),
-        ("[verifier]\nenv = {A = \"x\\u0000\"}\n", "verifier.env"),
+        ('[verifier]\nenv = {A = "x\\u0000"}\n', "verifier.env"),
         ("[[steps]]\nname = 'one'\n", "multi-step"),
         ("artifacts = [{source = '/x', service = 'db'}]\n", "one service"),
         ("a = [\n", "not valid TOML"),
