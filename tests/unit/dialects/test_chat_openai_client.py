@@ -17,6 +17,7 @@ openai = pytest.importorskip("openai")
 httpx = pytest.importorskip("httpx")
 
 DIALECT = ChatDialect()
+JSON = {"content-type": "application/json"}
 
 
 def client(respond: Any) -> Any:
@@ -43,9 +44,7 @@ def test_whole_and_streamed(assistant: Assistant) -> None:
         if decoded.options.stream:
             headers = {"content-type": DIALECT.content_type_stream}
             return httpx.Response(200, headers=headers, stream=Pieces(stream_of(assistant, 997)))
-        return httpx.Response(
-            200, headers={"content-type": "application/json"}, content=DIALECT.encode(reply_of(assistant))
-        )
+        return httpx.Response(200, headers=JSON, content=DIALECT.encode(reply_of(assistant)))
 
     ask: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     with client(respond) as chat:
@@ -100,7 +99,7 @@ def test_error_inside_a_stream() -> None:
 
 def test_model_list() -> None:
     def respond(_: Any) -> Any:
-        return httpx.Response(200, headers={"content-type": "application/json"}, content=DIALECT.models("policy", 4096))
+        return httpx.Response(200, headers=JSON, content=DIALECT.models("policy", 4096))
 
     with client(respond) as chat:
         assert [m.id for m in chat.models.list()] == ["policy"]
