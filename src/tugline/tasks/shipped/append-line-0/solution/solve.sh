@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-echo 'willow glacier' >> chart.log
+echo 'lemon velvet' >> chart.log

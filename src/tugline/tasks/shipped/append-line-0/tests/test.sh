@@ -21,9 +21,9 @@ gone() {
     fi
 }
 
-holds chart.log 'stone thunder
-comet crimson
-harbor rocket
-willow glacier'
+holds chart.log 'river copper
+otter pepper
+canyon cedar
+lemon velvet'
 
 echo "$reward" > "$logs/reward.txt"

@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-echo 'coral planet' >> notes.md
+echo 'meadow crystal' >> recipe.md

@@ -21,7 +21,8 @@ gone() {
     fi
 }
 
-holds notes.md 'scarlet almond
-coral planet'
+holds recipe.md 'diamond lemon
+honey diamond
+meadow crystal'
 
 echo "$reward" > "$logs/reward.txt"

@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-echo 'honey silver' >> index.log
+echo 'pepper falcon' >> archive.txt

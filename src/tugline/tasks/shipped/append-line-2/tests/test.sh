@@ -21,7 +21,7 @@ gone() {
     fi
 }
 
-holds index.log 'desert velvet
-honey silver'
+holds archive.txt 'raven violet
+pepper falcon'
 
 echo "$reward" > "$logs/reward.txt"

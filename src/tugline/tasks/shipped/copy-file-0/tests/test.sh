@@ -21,10 +21,12 @@ gone() {
     fi
 }
 
-holds survey.md 'crimson breeze
-crystal papaya'
-holds manual.md 'copper raven'
-holds budget.log 'crimson breeze
-crystal papaya'
+holds summary.txt 'crystal breeze
+canyon honey
+canyon copper'
+holds survey.md 'raven cherry'
+holds table.dat 'crystal breeze
+canyon honey
+canyon copper'
 
 echo "$reward" > "$logs/reward.txt"

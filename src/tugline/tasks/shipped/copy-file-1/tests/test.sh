@@ -21,8 +21,8 @@ gone() {
     fi
 }
 
-holds profile.log 'ebony tiger'
-holds outline.txt 'almond honey'
-holds index.dat 'ebony tiger'
+holds profile.log 'forest beetle'
+holds outline.txt 'turtle orchid'
+holds index.dat 'forest beetle'
 
 echo "$reward" > "$logs/reward.txt"

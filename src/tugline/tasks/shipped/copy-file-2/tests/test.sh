@@ -21,12 +21,12 @@ gone() {
     fi
 }
 
-holds guide.md 'cherry coral
-thunder raven
-panther canyon'
-holds survey.log 'violet silver'
-holds draft.log 'cherry coral
-thunder raven
-panther canyon'
+holds guide.md 'willow silver
+engine copper
+crimson orchid'
+holds survey.log 'harbor rocket'
+holds draft.log 'willow silver
+engine copper
+crimson orchid'
 
 echo "$reward" > "$logs/reward.txt"

@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-sed -n 's/^zone=//p' router.cfg > catalog.log
+sed -n 's/^owner=//p' scanner.cfg > review.txt

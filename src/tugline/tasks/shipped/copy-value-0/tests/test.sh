@@ -21,10 +21,11 @@ gone() {
     fi
 }
 
-holds router.cfg 'size=ginger
-target=25
-width=75
-zone=95'
-holds catalog.log '95'
+holds scanner.cfg 'source=72
+owner=58
+shift=river
+speed=thunder
+height=comet'
+holds review.txt '58'
 
 echo "$reward" > "$logs/reward.txt"

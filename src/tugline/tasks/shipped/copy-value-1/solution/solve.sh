@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-sed -n 's/^depth=//p' scanner.cfg > letter.md
+sed -n 's/^rank=//p' storage.cfg > agenda.dat

@@ -21,11 +21,11 @@ gone() {
     fi
 }
 
-holds scanner.cfg 'depth=piston
-shift=85
-source=87
-mode=papaya
-theme=diamond'
-holds letter.md 'piston'
+holds storage.cfg 'rank=thunder
+shift=pepper
+format=crystal
+timeout=48
+speed=mango'
+holds agenda.dat 'thunder'
 
 echo "$reward" > "$logs/reward.txt"

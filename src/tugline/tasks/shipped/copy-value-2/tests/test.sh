@@ -24,8 +24,8 @@ gone() {
 holds printer.cfg 'target=11
 level=66
 region=35
-limit=lemon
-timeout=walnut'
-holds bulletin.log 'lemon'
+limit=breeze
+timeout=forest'
+holds bulletin.log 'breeze'
 
 echo "$reward" > "$logs/reward.txt"

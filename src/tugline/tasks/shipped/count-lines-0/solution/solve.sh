@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-grep -c '' draft.dat > packet.md
+grep -c '' journal.dat > draft.md

@@ -21,14 +21,14 @@ gone() {
     fi
 }
 
-holds draft.dat 'cherry papaya
-forest apricot
-engine cricket
-beetle cedar
-nebula coral
-scarlet magnet
-nebula copper
-honey topaz'
-holds packet.md '8'
+holds journal.dat 'willow coral
+lantern willow
+lemon ginger
+ginger planet
+river honey
+silver island
+mango honey
+maple breeze'
+holds draft.md '8'
 
 echo "$reward" > "$logs/reward.txt"

@@ -21,12 +21,12 @@ gone() {
     fi
 }
 
-holds draft.md 'lizard silver
-meadow cinnamon
-tulip island
-walnut saffron
-copper tulip
-lemon coral'
+holds draft.md 'walnut falcon
+maple thunder
+marble planet
+lantern forest
+otter glacier
+maple raven'
 holds chart.txt '6'
 
 echo "$reward" > "$logs/reward.txt"

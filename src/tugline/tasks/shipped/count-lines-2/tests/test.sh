@@ -21,10 +21,10 @@ gone() {
     fi
 }
 
-holds index.dat 'scarlet pepper
-piston coral
-silver lemon
-scarlet indigo'
+holds index.dat 'magnet island
+glacier mango
+silver falcon
+breeze rocket'
 holds journal.txt '4'
 
 echo "$reward" > "$logs/reward.txt"

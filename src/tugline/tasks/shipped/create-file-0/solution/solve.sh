@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-echo 'piston lantern' > record.md
+echo 'mango cedar' > record.md

@@ -21,6 +21,6 @@ gone() {
     fi
 }
 
-holds record.md 'piston lantern'
+holds record.md 'mango cedar'
 
 echo "$reward" > "$logs/reward.txt"

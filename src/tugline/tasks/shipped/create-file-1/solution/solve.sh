@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-echo 'badger tulip' > profile.log
+echo 'tulip marble' > profile.log

@@ -21,6 +21,6 @@ gone() {
     fi
 }
 
-holds profile.log 'badger tulip'
+holds profile.log 'tulip marble'
 
 echo "$reward" > "$logs/reward.txt"

@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-echo 'island marble' > roster.md
+echo 'glacier island' > guide.log

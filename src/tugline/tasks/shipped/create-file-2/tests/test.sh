@@ -21,6 +21,6 @@ gone() {
     fi
 }
 
-holds roster.md 'island marble'
+holds guide.log 'glacier island'
 
 echo "$reward" > "$logs/reward.txt"

@@ -21,8 +21,8 @@ gone() {
     fi
 }
 
-holds brief.log 'lantern lemon'
+holds brief.log 'cedar breeze'
 gone diary.dat
-holds sketch.dat 'rabbit violet'
+holds sketch.dat 'violet marble'
 
 echo "$reward" > "$logs/reward.txt"

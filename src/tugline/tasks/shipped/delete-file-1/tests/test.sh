@@ -21,9 +21,9 @@ gone() {
     fi
 }
 
-holds diary.md 'ember badger'
-holds guide.md 'orchid indigo'
-holds record.txt 'thunder magnet'
+holds diary.md 'silver topaz'
+holds guide.md 'tulip velvet'
+holds record.txt 'rocket canyon'
 gone report.dat
 
 echo "$reward" > "$logs/reward.txt"

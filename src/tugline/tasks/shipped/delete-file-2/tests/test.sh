@@ -21,8 +21,8 @@ gone() {
     fi
 }
 
-holds bulletin.log 'magnet cherry'
+holds bulletin.log 'mango raven'
 gone folder.txt
-holds summary.txt 'tiger meadow'
+holds summary.txt 'marble falcon'
 
 echo "$reward" > "$logs/reward.txt"

@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-sed -i 's/^size=.*/size=harbor/' logger.cfg
+sed -i 's/^retries=.*/retries=17/' network.cfg

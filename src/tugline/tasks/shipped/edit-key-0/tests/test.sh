@@ -21,10 +21,8 @@ gone() {
     fi
 }
 
-holds logger.cfg 'width=desert
-region=vanilla
-format=engine
-retries=50
-size=harbor'
+holds network.cfg 'source=84
+retries=17
+timeout=harbor'
 
 echo "$reward" > "$logs/reward.txt"

@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-sed -i 's/^theme=.*/theme=23/' storage.cfg
+sed -i 's/^target=.*/target=river/' account.cfg

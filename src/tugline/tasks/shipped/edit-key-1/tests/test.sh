@@ -21,9 +21,8 @@ gone() {
     fi
 }
 
-holds storage.cfg 'format=94
-theme=23
-color=18
-region=lemon'
+holds account.cfg 'owner=91
+rank=59
+target=river'
 
 echo "$reward" > "$logs/reward.txt"

@@ -1,4 +1,4 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-sed -i 's/^shift=.*/shift=comet/' network.cfg
+sed -i 's/^height=.*/height=turtle/' logger.cfg

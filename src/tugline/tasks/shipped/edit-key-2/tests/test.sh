@@ -21,8 +21,9 @@ gone() {
     fi
 }
 
-holds network.cfg 'region=river
-format=99
-shift=comet'
+holds logger.cfg 'retries=ivory
+height=turtle
+shift=magnet
+region=thunder'
 
 echo "$reward" > "$logs/reward.txt"

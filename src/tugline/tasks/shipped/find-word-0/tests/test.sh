@@ -21,15 +21,15 @@ gone() {
     fi
 }
 
-holds letter.txt 'otter
-silver'
-holds manual.log 'velvet
-beetle'
-holds memo.txt 'harbor
-spider
-cinnamon'
-holds poem.log 'ember
-coral'
+holds letter.txt 'cherry
+walnut'
+holds manual.log 'falcon
+raven'
+holds memo.txt 'tiger
+ginger
+thunder'
+holds poem.log 'comet
+cedar'
 holds recipe.md 'memo.txt'
 
 echo "$reward" > "$logs/reward.txt"

@@ -1,5 +1,5 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-found=$(grep -l "forest" *)
-printf "%s\n" "$found" > outline.txt
+found=$(grep -l "velvet" *)
+printf "%s\n" "$found" > poem.txt

@@ -21,15 +21,15 @@ gone() {
     fi
 }
 
-holds brief.txt 'turtle
-garnet
-forest'
-holds record.md 'marble
-thunder'
-holds sketch.log 'galaxy
-walnut'
-holds survey.log 'lantern
-tiger'
-holds outline.txt 'brief.txt'
+holds brief.log 'forest
+rabbit'
+holds chart.txt 'ivory
+crystal'
+holds outline.txt 'honey
+turtle'
+holds report.md 'breeze
+lantern
+velvet'
+holds poem.txt 'report.md'
 
 echo "$reward" > "$logs/reward.txt"

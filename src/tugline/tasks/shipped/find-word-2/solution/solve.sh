@@ -1,5 +1,5 @@
 #!/bin/sh
 set -e
 cd "${APP_DIR:-/app}"
-found=$(grep -l "cinnamon" *)
+found=$(grep -l "thunder" *)
 printf "%s\n" "$found" > folder.dat

@@ -21,15 +21,15 @@ gone() {
     fi
 }
 
-holds manual.md 'forest
-canyon'
-holds recipe.md 'cherry
-panther'
-holds sketch.log 'indigo
-maple
-cinnamon'
-holds summary.md 'papaya
-galaxy'
-holds folder.dat 'sketch.log'
+holds manual.md 'lantern
+harbor
+thunder'
+holds recipe.md 'amber
+walnut'
+holds sketch.log 'canyon
+stone'
+holds summary.md 'coral
+honey'
+holds folder.dat 'manual.md'
 
 echo "$reward" > "$logs/reward.txt"
