@@ -24,6 +24,8 @@ _IGNORED = -100
 _INITIAL_DEVIATION = 0.06
 """Three times the usual: at this width, copying from the prompt emerges much sooner."""
 
+_COPIER_NOISE = 0.03
+
 _CACHE_ARGUMENT = "cache" if "cache" in inspect.signature(Qwen3Model.forward).parameters else "past_key_values"
 """The name of the argument changed within transformers 5."""
 
@@ -34,7 +36,7 @@ class Shape:
 
     vocab: int = 1632
     hidden: int = 128
-    layers: int = 3
+    layers: int = 4
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 64
@@ -60,7 +62,28 @@ def new_model(shape: Shape, stop_id: int, pad_id: int) -> Qwen3ForCausalLM:
         initializer_range=_INITIAL_DEVIATION,
         dtype="float32",
     )
-    return Qwen3ForCausalLM(config)
+    model = Qwen3ForCausalLM(config)
+    _start_as_copier(model)
+    return model
+
+
+def _start_as_copier(model: Qwen3ForCausalLM) -> None:
+    """Begin with value and output projections near the identity, so that attending to a token already copies it.
+
+    What is left to learn is where to look; from plain noise, copying each kind of word takes many times the steps.
+    """
+    config = model.config
+    size, repeats = config.head_dim, config.num_attention_heads // config.num_key_value_heads
+    identity = torch.eye(config.num_key_value_heads * size, config.hidden_size)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            attention = layer.self_attn
+            attention.v_proj.weight.normal_(0.0, _COPIER_NOISE).add_(identity)
+            attention.o_proj.weight.normal_(0.0, _COPIER_NOISE)
+            for head in range(config.num_attention_heads):
+                group = head // repeats
+                part = identity[group * size : (group + 1) * size].T
+                attention.o_proj.weight[:, head * size : (head + 1) * size].add_(part, alpha=1.0 / repeats)
 
 
 def prefix_loss(

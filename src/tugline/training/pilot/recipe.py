@@ -8,7 +8,6 @@ captured and in variants of its paths. Everything is drawn from one seed.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -41,7 +40,6 @@ from tugline.training.pilot.tokenizer import train_tokenizer
 Report = Callable[[str], None]
 
 _USER = "<|im_start|>user"
-_WORD = re.compile(r"[a-z]+")
 _INSTRUCTION_MARK = "x"
 _TAILS = (0, 16, 64, 128)
 """How many tokens of the prompt the cheap phases see; drawn per step."""
@@ -61,18 +59,18 @@ class Phase:
     """Peak learning rate of the matrices (Muon)."""
     other_rate: float
     """Peak learning rate of embeddings and norms (AdamW)."""
-    scrambled: bool = False
-    """Exchange the words of the families' list with each other in each session, so that any word stands in any place:
-    copying is then learned once, not for each kind of word."""
+    lookups: int = 1
+    """How many times as often the families come whose answer stands in a file under a key."""
     word_weight: float = 1.0
     """How much a word of the families' list counts in the loss; the other tokens count 1."""
 
 
+LOOKUP_FAMILIES = ("edit-key", "copy-value")
 RIGHT: Mapping[str, float] = {"solve": 0.7, "check": 0.3}
 PHASES: tuple[Phase, ...] = (
-    Phase("copy", 500, 16, RIGHT, False, 0.02, 2e-2, True, 5.0),
-    Phase("stretch", 150, 16, RIGHT, True, 0.02, 6e-3, True, 5.0),
-    Phase("mix", 150, 16, MIXTURE, True, 0.01, 3e-3),
+    Phase("copy", 400, 16, RIGHT, False, 0.02, 2e-2, 4, 5.0),
+    Phase("stretch", 150, 12, RIGHT, True, 0.02, 6e-3, 4, 5.0),
+    Phase("mix", 120, 16, MIXTURE, True, 0.01, 3e-3),
 )
 
 
@@ -162,20 +160,14 @@ class _Data:
         return self._ids(prefix_text(self._fmt.variant(self._head, cwd, install))), cwd
 
     def _session(self, phase: Phase, rng: Random, cwd: str) -> str:
-        instance = build(rng.choice(FAMILIES), rng.randrange(10**9), "train")
+        families = FAMILIES + LOOKUP_FAMILIES * (phase.lookups - 1)
+        instance = build(rng.choice(families), rng.randrange(10**9), "train")
         played = play(instance, rng, phase.mixture)
-        text = render(messages_of(instance, played, Head("", ()), self._fmt, cwd)[1:], ())
-        return scramble(text, rng) if phase.scrambled else text
+        return render(messages_of(instance, played, Head("", ()), self._fmt, cwd)[1:], ())
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
-
-
-def scramble(text: str, rng: Random) -> str:
-    """The text with the words of the families' list exchanged by a random permutation."""
-    exchange = dict(zip(ALL, rng.sample(ALL, len(ALL)), strict=True))
-    return _WORD.sub(lambda found: exchange.get(found[0], found[0]), text)
 
 
 def _run(model: Qwen3ForCausalLM, phase: Phase, data: _Data, report: Report) -> None:
