@@ -141,3 +141,34 @@ def test_encoding_marks_the_turns_of_the_policy_and_nothing_else(family: str, to
         for call in message.get("tool_calls", []):
             raw = turn.split("<tool_call>")[1].split("</tool_call>")[0]
             assert json.loads(raw)["arguments"] == json.loads(call["function"]["arguments"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_renderers_reads_the_taught_turns_back(family: str, tokenizer: Any) -> None:
+    parsing = pytest.importorskip("renderers.parsing")
+    transformers = pytest.importorskip("transformers")
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    marks = {m: tokenizer.token_to_id(m) for m in ("<|im_end|>", "<tool_call>", "</tool_call>", "</think>")}
+    thoughts = 0
+    for seed in range(6):
+        instance = build(family, seed, "train")
+        messages = messages_of(instance, perform(instance, "check", Random(seed)), HEAD, FMT)
+        encoded = encode(tokenizer, render(messages, TOOLS))
+        edges = np.flatnonzero(np.diff(encoded.sampled.astype(np.int8))) + 1
+        turns = [part.tolist() for part in np.split(encoded.ids, edges)][1::2]
+        for ids, message in zip(turns, (m for m in messages if m["role"] == "assistant"), strict=True):
+            read = parsing.parse_qwen3(
+                wrapped,
+                ids,
+                stop_ids={marks["<|im_end|>"]},
+                tool_call_id=marks["<tool_call>"],
+                tool_call_end_id=marks["</tool_call>"],
+                reasoning_end_id=marks["</think>"],
+            )
+            assert read.content == message["content"]
+            assert read.reasoning_content == message.get("reasoning_content")
+            calls = [(call.name, call.arguments) for call in read.tool_calls]
+            wanted = [call["function"] for call in message.get("tool_calls", [])]
+            assert calls == [(f["name"], json.loads(f["arguments"])) for f in wanted]
+            thoughts += read.reasoning_content is not None
+    assert thoughts > 0
