@@ -124,6 +124,26 @@ async def test_a_dead_warden_is_an_error_never_a_fresh_sandbox(tmp_path):
     assert not Path(host.place.stage).exists()
 
 
+@pytest.mark.parametrize("what", ["bytes", "files"])
+async def test_a_disk_that_the_agent_has_filled_can_still_be_cloned_for_judging(boxes, tmp_path, what):
+    bench = Bench(boxes, tmp_path)
+    box = await bench.start(limits=Limits(disk=8 << 20))
+    fill = {
+        "bytes": "cat /dev/zero > /app/z",
+        "files": "mkdir m; cd m; i=0; while mkdir $i.{0..999}; do i=$((i + 1)); done",
+    }[what]
+    _, said = await bench.sh(box, fill)
+    assert "No space left" in said
+    for _ in range(3):
+        clone = await box.clone()
+        await clone.write("/tests/x", b"1" * 100_000)
+        assert await clone.read("/tests/x") == b"1" * 100_000
+        await clone.close()
+    _, said = await bench.sh(box, "cat /dev/zero > /app/y; stat -f -c '%b %S' /app")
+    blocks, size = said.split()[-2:]
+    assert int(blocks) * int(size) <= (8 + 3) << 20
+
+
 SERVICE = """
 import asyncio, sys
 from pathlib import Path

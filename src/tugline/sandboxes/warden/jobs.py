@@ -215,6 +215,14 @@ def start(
         os._exit(127)
 
 
+def holding(data: bytes) -> int:
+    """A descriptor of its own that reads `data`."""
+    fd = os.memfd_create("tugline", os.MFD_CLOEXEC)
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
 def _dup_above(fd: int, lowest: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import cgroups, jobs, keeper, kernel
+from . import cgroups, jobs, keeper, kernel, seccomp
 from .mounts import Box, Tree
 
 Message = dict[str, Any]
@@ -71,6 +71,7 @@ class Warden:
         self._user = os.geteuid()
         self._tree, self._drop, self._bwrap = settle(config)
         self._cgroups = cgroups.detect(config["label"])
+        self._filter = seccomp.program(os.uname().machine)
         self._selector = selectors.DefaultSelector()
         self._jobs: dict[int, jobs.Job] = {}
         self._helpers: dict[int, Callable[[int], None]] = {}
@@ -180,8 +181,13 @@ class Warden:
         os.set_blocking(status, False)
         child = {0: stdin, **outputs.child, 4: status_child, 5: gate_child}
         if self._tree is not None:
-            head = [self._bwrap, "--args", "3", "--json-status-fd", "4", "--block-fd", "5", "--"]
-            pid = jobs.start([*head, *request["argv"]], {}, {**child, 3: args}, self._drop, signal.SIGKILL)
+            head = [self._bwrap, "--args", "3", "--json-status-fd", "4", "--block-fd", "5"]
+            child[3] = args
+            if self._filter is not None:
+                head += ["--seccomp", "6"]
+                child[6] = jobs.holding(self._filter)
+                fds.append(child[6])
+            pid = jobs.start([*head, "--", *request["argv"]], {}, child, self._drop, signal.SIGKILL)
         else:
             argv = jobs.interpreter(self._folder, "keeper", "4", "5", request["cwd"], *request["argv"])
             env = request["env"] if "LC_CTYPE" in request["env"] else {**request["env"], "TUGLINE_NO_CTYPE": "1"}

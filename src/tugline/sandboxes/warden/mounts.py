@@ -48,6 +48,9 @@ class Box:
     root_lowers: list[str]
     work: list[str] = field(default_factory=list)
     on_disk: str | None = None
+    size: int = 0
+    """Bytes that all its writes together may take."""
+    seals: int = 0
 
 
 class Tree:
@@ -95,8 +98,8 @@ class Tree:
         at = f"{self.stage}/boxes/{box.name}"
         self._mkdir(at)
         uid, gid = self.owner
-        inodes = max(65536, size // 8192)
-        options = f"mode=0755,size={size},nr_inodes={inodes},uid={uid},gid={gid}"
+        box.size = size
+        options = f"mode=0755,{_limits(box)},uid={uid},gid={gid}"
         kernel.mount("tugline", at, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
         self.boxes[box.name] = box
         for name in PRIVATE:
@@ -117,6 +120,8 @@ class Tree:
         box, at = self.boxes[name], f"{self.stage}/boxes/{name}"
         sealed = list(box.work)
         fresh = f"{box.on_disk or at}/work{len(sealed)}"
+        box.seals += 1  # an agent that has filled its disk is judged like any other
+        kernel.mount("tugline", at, None, kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV, _limits(box))
         self._mkdir(fresh)
         self._mkdir(f"{fresh}.w")
         kernel.unmount(f"{at}.work")
@@ -195,6 +200,11 @@ class Tree:
             os.chown(folder, *self.owner)
             for file in files:
                 os.chown(f"{folder}/{file}", *self.owner, follow_symlinks=False)
+
+
+def _limits(box: Box) -> str:
+    """Mount options: the box's size, and what its seals need beyond it."""
+    return f"size={box.size + (box.seals << 20)},nr_inodes={max(65536, box.size // 8192) + 256 * box.seals}"
 
 
 def _copy(source: str, target: str) -> None:
