@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote
 import zstandard
 
 from tugline.core.contracts import Dialect, Route
-from tugline.core.errors import BadRequest, Forbidden, NotFound, TooLarge, TuglineError
+from tugline.core.errors import BadRequest, Forbidden, NotFound, Overloaded, TooLarge, TuglineError
 from tugline.gateway.connection import Connection, Receive, Send
 from tugline.gateway.delivery import Delivery, Incoming
 from tugline.gateway.secrets import SecretTable
@@ -21,6 +21,8 @@ Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PREFIX = "/s/"
+HELD_BODIES = 8
+"""Bodies of the largest size that one session may have in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,27 @@ class Router:
                 if params is not None and route.method == method:
                     return Matched(dialect, route, params)
         raise NotFound(f"no route {method} {path[:200]}")
+
+
+class Share:
+    """What one call's body takes of its session's memory."""
+
+    def __init__(self, session: OpenSession, limit: int) -> None:
+        self._session = session
+        self._limit = limit
+        self._taken = 0
+
+    def take(self, size: int) -> None:
+        """Raises Overloaded when the session holds too much already."""
+        if self._session.held + size > self._limit:
+            raise Overloaded("this session has too many large requests under way")
+        self._session.held += size
+        self._taken += size
+
+    def release(self) -> None:
+        """The call has ended."""
+        self._session.held -= self._taken
+        self._taken = 0
 
 
 class GatewayApp:
@@ -99,12 +122,19 @@ class GatewayApp:
             if matched.route.kind == "models":
                 await self._models(matched, conn)
                 return
-            body = await self._read_body(receive, headers)
         except TuglineError as err:
-            status, extra, data = dialect.error(err)
-            await conn.whole(status, {**extra, "connection": "close"} if status == 413 else extra, data)
+            await _refuse(conn, dialect, err)
             return
-        await self._delivery.serve(session, Incoming(dialect, path, matched.params, body), conn)
+        share = Share(session, HELD_BODIES * self._max_body)
+        try:
+            try:
+                body = await self._read_body(receive, headers, share)
+            except TuglineError as err:
+                await _refuse(conn, dialect, err)
+                return
+            await self._delivery.serve(session, Incoming(dialect, path, matched.params, body), conn)
+        finally:
+            share.release()
 
     def _identify(
         self, dialect: Dialect, headers: dict[str, str], scope: Scope, path_secret: str | None, bound: str | None
@@ -124,7 +154,7 @@ class GatewayApp:
         model, context = self._describe_model()
         await conn.whole(200, {"content-type": "application/json"}, matched.dialect.models(model, context))
 
-    async def _read_body(self, receive: Receive, headers: dict[str, str]) -> bytes:
+    async def _read_body(self, receive: Receive, headers: dict[str, str], share: Share) -> bytes:
         declared = headers.get("content-length", "")
         if declared.isdigit() and int(declared) > self._max_body:
             raise TooLarge(f"the body has {declared} bytes, the limit is {self._max_body}")
@@ -138,10 +168,19 @@ class GatewayApp:
             size += len(chunk)
             if size > self._max_body:
                 raise TooLarge(f"the body exceeds the limit of {self._max_body} bytes")
+            share.take(len(chunk))
             parts.append(chunk)
             if not message.get("more_body", False):
                 break
-        return _decompress(b"".join(parts), headers.get("content-encoding", ""), self._max_body)
+        body = _decompress(b"".join(parts), headers.get("content-encoding", ""), self._max_body)
+        share.take(max(0, len(body) - size))
+        return body
+
+
+async def _refuse(conn: Connection, dialect: Dialect, err: TuglineError) -> None:
+    """An answer before the body has been read whole ends the connection."""
+    status, extra, data = dialect.error(err)
+    await conn.whole(status, {**extra, "connection": "close"} if status in (413, 429) else extra, data)
 
 
 def _split_prefix(path: str) -> tuple[str, str | None]:

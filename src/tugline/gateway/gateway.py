@@ -101,7 +101,7 @@ class LocalGateway:
 
     async def serve(self, session_id: str, listener: socket.socket) -> Callable[[], Awaitable[None]]:
         """Whoever connects through this socket is `session_id`."""
-        served = await listen(self._app.bound(session_id), listener)
+        served = await listen(self._app.bound(session_id), listener, one_agent=True)
         return served.close
 
     async def close(self, session_id: str) -> SessionCalls:

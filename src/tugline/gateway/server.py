@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tugline.gateway.app import App
@@ -16,6 +17,48 @@ from tugline.gateway.app import App
 KEEP_ALIVE = 90
 """Seconds an idle harness connection may stay open: longer than any tool call we saw between two model calls would
 be better served by a new connection, shorter makes Node clients race a closing socket."""
+
+AGENT_CONNECTIONS = 128
+"""Of one sandboxed agent. More could take the descriptors that the other sessions need."""
+HOST_CONNECTIONS = 4096
+FRAMING = 1 << 20
+"""Bytes of one request that are not body: request line, headers, chunk framing, trailers."""
+
+
+class Guarded(HttpToolsProtocol):
+    """uvicorn's protocol with bounds on what it keeps before the application sees the request."""
+
+    limit = HOST_CONNECTIONS
+    _framing = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Beyond the limit a connection is closed at once."""
+        super().connection_made(transport)
+        if len(self.connections) > self.limit:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Cut a connection whose request has no end."""
+        self._framing += len(data)
+        super().data_received(data)
+        if self._framing > FRAMING:
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """A new request."""
+        self._framing = 0
+        super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        """Bodies are counted by the application."""
+        self._framing -= len(body)
+        super().on_body(body)
+
+
+class GuardedAgent(Guarded):
+    """One sandbox's connections."""
+
+    limit = AGENT_CONNECTIONS
 
 
 class Listener:
@@ -45,12 +88,13 @@ class Listener:
                 transport.abort()
 
 
-async def listen(app: App, sock: socket.socket) -> Listener:
-    """Serve `app` on a bound socket."""
+async def listen(app: App, sock: socket.socket, *, one_agent: bool = False) -> Listener:
+    """Serve `app` on a bound socket. `one_agent`: everything that connects is the same sandbox."""
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         cast("Any", app),
-        http="httptools",
+        http=GuardedAgent if one_agent else Guarded,
+        ws="none",
         loop="none",
         lifespan="off",
         interface="asgi3",

@@ -26,6 +26,8 @@ class OpenSession:
         self.last_error: str | None = None
         self.tasks: set[asyncio.Task[object]] = set()
         self.closing = False
+        self.held = 0
+        """Bytes of request bodies being read or answered."""
         self._next_call = 0
         self._next_turn = len(forest.turns)
 
