@@ -44,7 +44,7 @@ def stored(run: Path) -> set[str]:
 def args(run: Path) -> list[str]:
     return [
         *("create-file-0", "delete-file-0"),
-        *("--harness", f"command:{sys.executable} {CLIENT} 12 0.05"),
+        *("--harness", f"command:{sys.executable} {CLIENT} 12 0.05 {run.parent.name}"),
         *("--sandbox", "local", "-n", "3", "--out", str(run)),
         *("--set", "limits.infra_retries=0"),
     ]
@@ -88,4 +88,4 @@ def test_nothing_that_a_client_saw_is_lost(tmp_path: Path, victim: str) -> None:
     assert seen <= stored(run)
     proof = tugline_json("verify", str(run))
     assert proof["calls"]["exact"] == proof["calls"]["total"] >= len(seen)
-    assert not processes(str(CLIENT)), "a client outlived the run"
+    assert not processes(f"0.05 {tmp_path.name}"), "a client outlived the run"

@@ -222,11 +222,14 @@ RESTART_CHECKS: tuple[Check, ...] = (check_restart,)
 
 async def _slow(case: EngineCase) -> tuple[Generation, asyncio.Task[Sample]]:
     """A generation that has been handed to the engine and runs for a while."""
-    session = case.session()
-    await case.engine.generate(case.ask(case.prompt(), session))
-    slow = case.ask(case.prompt(), session, case.slow)
-    task = asyncio.create_task(case.engine.generate(slow))
-    await asyncio.sleep(0.02)
+    for _ in range(20):  # a greedy policy may happen to stop at once on some prompt
+        session = case.session()
+        await case.engine.generate(case.ask(case.prompt(), session))
+        slow = case.ask(case.prompt(), session, case.slow)
+        task = asyncio.create_task(case.engine.generate(slow))
+        await asyncio.sleep(0.02)
+        if not task.done():
+            break
     assert not task.done(), "the slow generation was too fast for this check"
     return slow, task
 
