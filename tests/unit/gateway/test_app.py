@@ -40,6 +40,7 @@ def test_model_names_in_paths_may_hold_slashes_and_escapes() -> None:
         ("deflate", zlib.compress(BODY)),
         ("zstd", zstandard.compress(BODY)),
     ],
+    ids=["none", "identity", "gzip", "deflate", "zstd"],
 )
 def test_compressed_bodies_are_read(encoding: str, data: bytes) -> None:
     assert _decompress(data, encoding, 10_000) == BODY
