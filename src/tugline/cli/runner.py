@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +71,7 @@ def run_and_report(request: RunRequest, *, as_json: bool) -> int:
     with (
         Progress(console, total, quiet=as_json) as progress,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        _orderly_end(),
     ):
         rescored = runner.run(_run(request, tasks, store, progress))
     with RunStore.open(path, write=False) as reader:
@@ -84,6 +88,16 @@ def run_and_report(request: RunRequest, *, as_json: bool) -> int:
         if request.next_steps:
             console.print(_next_steps(path), markup=False)
     return output.OK if ok else output.FAILED
+
+
+@contextmanager
+def _orderly_end() -> Iterator[None]:
+    """SIGTERM (docker stop, Slurm, systemd) ends a run like ^C: sandboxes are removed before the process ends."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run_dir(loaded: Loaded) -> Path:
