@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,15 @@ def stored(run: Path) -> set[str]:
         return {t.turn_id for state, _ in store.sessions() for t in store.iter_turns(state.key.session_id)}
 
 
+def token(run: Path) -> str:
+    """What only this run's clients carry on their command lines, wherever else tests run at the same time."""
+    return "client-" + sha256(str(run).encode()).hexdigest()[:16]
+
+
 def args(run: Path) -> list[str]:
     return [
         *("create-file-0", "delete-file-0"),
-        *("--harness", f"command:{sys.executable} {CLIENT} 12 0.05 {run.parent.name}"),
+        *("--harness", f"command:{sys.executable} {CLIENT} 12 0.05 {token(run)}"),
         *("--sandbox", "local", "-n", "3", "--out", str(run)),
         *("--set", "limits.infra_retries=0"),
     ]
@@ -88,4 +94,4 @@ def test_nothing_that_a_client_saw_is_lost(tmp_path: Path, victim: str) -> None:
     assert seen <= stored(run)
     proof = tugline_json("verify", str(run))
     assert proof["calls"]["exact"] == proof["calls"]["total"] >= len(seen)
-    assert not processes(f"0.05 {tmp_path.name}"), "a client outlived the run"
+    assert not processes(token(run)), "a client outlived the run"

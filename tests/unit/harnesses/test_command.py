@@ -46,6 +46,8 @@ async def test_what_cannot_be_an_argument_is_refused_with_a_way_out(text):
 
 async def test_a_program_of_this_machine_is_shown_inside(tmp_path):
     own = Path(__file__)
+    if own.is_relative_to("/tmp"):
+        pytest.skip("a sandbox has a /tmp of its own, so nothing of the machine's /tmp is shown")
     text = f"python3 {own} /usr/bin/env {own.parent}/none"
     found = harness(f"command:{text}")
     bundle = await found.install(tmp_path, print)
