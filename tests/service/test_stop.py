@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from real.support import processes, start_rollout, tugline_json
+from real.support import processes, start_rollout, tugline, tugline_json
 
 pytestmark = pytest.mark.timeout(120)
+
+
+def test_a_run_that_never_began_leaves_no_sandbox(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    tugline("rollout", "create-file-0", "--harness", "no-such", "--sandbox", "local", "--out", str(run), check=2)
+    assert not (run / "sandboxes").exists() or list((run / "sandboxes").iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

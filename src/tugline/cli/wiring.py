@@ -92,12 +92,21 @@ def policy_of(settings: Settings) -> Policy:
     )
 
 
-async def choose_sandbox(settings: Settings, run_dir: Path, run_id: str) -> SandboxProvider:
-    """The sandbox asked for; `auto` is bubblewrap where it works. Raises ConfigError saying what is missing."""
+async def choose_sandbox(settings: Settings, run_dir: Path, tasks: tuple[Task, ...]) -> SandboxProvider:
+    """The sandbox asked for; `auto` is bubblewrap where it works. Raises ConfigError saying what is missing.
+
+    No agent sees the run directory or a task's own.
+    """
     name = settings.sandbox.name
     asked = "bubblewrap" if name == "auto" else name
-    provider = sandbox_provider(asked, run_dir / "sandboxes", run_id)
-    problems = await provider.check()
+    hide = (run_dir, *sorted({task.path for task in tasks}))
+    provider = sandbox_provider(asked, run_dir / "sandboxes", run_dir.name, hide)
+    problems = ["the check was stopped"]
+    try:
+        problems = await provider.check()
+    finally:
+        if problems:
+            await provider.close()
     if problems:
         hint = " (--sandbox local runs agents unisolated, for trusted development)" if name == "auto" else ""
         raise ConfigError(f"{asked} does not work here: {'; '.join(problems)}{hint}", where="sandbox.name")
@@ -156,9 +165,9 @@ async def wired(
         rerender=gate.rerender,
     )
     gateway = LocalGateway(engine, model, store, DIALECTS, options)
-    provider = await choose_sandbox(settings, run_dir, run_dir.name)
     harness: Harness = find_harness(settings.harness.name)
     cache = await asyncio.to_thread(Path(settings.cache.dir).expanduser)
+    provider = await choose_sandbox(settings, run_dir, tasks)
     try:
         await provider.reap()
         await engine.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -13,20 +14,21 @@ PLANNED = ("container", "apptainer")
 GROUP = "tugline.sandboxes"
 
 
-def provider(name: str, state_dir: Path, run_id: str) -> SandboxProvider:
-    """The provider of that name, ours or from an entry point `tugline.sandboxes` (called with the same two values).
+def provider(name: str, state_dir: Path, run_id: str, hide: Sequence[Path] = ()) -> SandboxProvider:
+    """The provider of that name, ours or from an entry point `tugline.sandboxes` (called with the first two values).
 
-    `state_dir` belongs to the provider and its like; `run_id` labels what it makes. Starts nothing.
+    `state_dir` belongs to the provider and its like; `run_id` labels what it makes; `hide` are directories that no
+    agent may see even where the host's directories are shown (hidden tests below /usr). Starts nothing.
     Raises ConfigError for an unknown name.
     """
     if name == "bubblewrap":
         from tugline.sandboxes.bubblewrap import BubblewrapProvider
 
-        return BubblewrapProvider(state_dir, run_id)
+        return BubblewrapProvider(state_dir, run_id, hide)
     if name == "local":
         from tugline.sandboxes.local import LocalProvider
 
-        return LocalProvider(state_dir, run_id)
+        return LocalProvider(state_dir, run_id, hide)
     for entry in entry_points(group=GROUP, name=name):
         found: SandboxProvider = entry.load()(state_dir, run_id)
         return found

@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from tugline.sandboxes.box import BubblewrapSandbox, Opened
 from tugline.sandboxes.client import Warden, memfd_with, start_warden, uninterrupted
 
 PREPARE_SECONDS = 900.0
+PACKAGE = Path(__file__).resolve().parents[1]
+"""Ourselves: the shipped tasks with their tests and solutions are in here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Host:
     warden: Warden
     place: instance.Instance
     dirs: tuple[str, ...]
+    hidden: tuple[str, ...]
 
 
 class BubblewrapProvider:
@@ -50,8 +54,9 @@ class BubblewrapProvider:
     name = "bubblewrap"
     isolating = True
 
-    def __init__(self, state_dir: Path, run_id: str) -> None:
+    def __init__(self, state_dir: Path, run_id: str, hide: Sequence[Path] = ()) -> None:
         self._state_dir = state_dir
+        self._hide = (PACKAGE, *hide)
         self._run_id = run_id
         self._lock = asyncio.Lock()
         self._host: Host | None = None
@@ -144,7 +149,8 @@ class BubblewrapProvider:
             await asyncio.to_thread(instance.discard, place)
             raise
         await asyncio.to_thread(instance.sign, place, self._run_id, warden.process.pid, warden.cgroups)
-        return Host(warden, place, await asyncio.to_thread(host_dirs))
+        dirs = await asyncio.to_thread(host_dirs)
+        return Host(warden, place, dirs, await asyncio.to_thread(hidden_dirs, self._hide, dirs, warden.user))
 
     async def _prepared(self, environment: Environment) -> Layers:
         """The environment's snapshot, made once however many ask at the same time."""
@@ -203,7 +209,7 @@ class BubblewrapProvider:
             await uninterrupted(warden.call("drop", name=name))
             raise
         at = f"{place.stage}/boxes/{name}"
-        view = layout.View(f"{at}.root", f"{at}.work", at, workdir, host.dirs)
+        view = layout.View(f"{at}.root", f"{at}.work", at, workdir, host.dirs, host.hidden, f"{place.stage}/empty")
 
         async def clone() -> BubblewrapSandbox:
             frozen = await uninterrupted(warden.call("seal", name=name))
@@ -249,6 +255,24 @@ def host_dirs() -> tuple[str, ...]:
     """/usr, and the directories beside it where a distribution has not merged them."""
     extra = [f"/{n}" for n in sorted(os.listdir("/")) if n in ("bin", "sbin") or n.startswith("lib")]
     return ("/usr", *(p for p in extra if not os.path.islink(p) and os.path.isdir(p)))
+
+
+def hidden_dirs(paths: Sequence[Path], shown: tuple[str, ...], user: int) -> tuple[str, ...]:
+    """Those of `paths` that lie below a directory shown inside and that host uid `user` could reach; parents first."""
+    found = set()
+    for path in paths:
+        real = path.resolve()
+        below = any(real.is_relative_to(d) and str(real) != d for d in shown)
+        if below and real.is_dir() and _reachable(real, user):
+            found.add(real)
+    return tuple(str(p) for p in sorted(found) if not any(o in p.parents for o in found))
+
+
+def _reachable(path: Path, user: int) -> bool:
+    """Whether a process of `user` comes as far as `path`; where it does not, bwrap cannot mount there either."""
+    if user == os.geteuid():
+        return os.access(path.parent, os.X_OK)
+    return all(p.stat().st_mode & 0o001 for p in path.parents)
 
 
 def _hint() -> str:

@@ -24,6 +24,10 @@ class View:
     private: str
     workdir: str
     host_dirs: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
+    """Directories below `host_dirs` that are shown empty."""
+    empty: str = ""
+    """Host path of an empty directory."""
 
     @property
     def writable(self) -> dict[str, str]:
@@ -78,6 +82,8 @@ def bwrap_args(view: View, start: Start) -> list[str]:
     args += ["--bind", view.root, "/"]
     for path in view.host_dirs:
         args += ["--ro-bind", path, path]
+    for path in view.hidden:
+        args += ["--ro-bind", view.empty, path]
     args += ["--proc", "/proc", "--dev", "/dev", "--bind", f"{view.private}/shm", "/dev/shm", "--remount-ro", "/dev"]
     for path in view.writable:
         args += ["--dir", path]

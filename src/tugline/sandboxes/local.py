@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from tugline.core.clock import Deadline
@@ -30,12 +31,12 @@ class LocalProvider:
     name = "local"
     isolating = False
 
-    def __init__(self, state_dir: Path, run_id: str) -> None:
+    def __init__(self, state_dir: Path, run_id: str, hide: Sequence[Path] = ()) -> None:
         self._state_dir = state_dir
         self._run_id = run_id
         self._lock = asyncio.Lock()
         self._host: tuple[Warden, instance.Instance] | None = None
-        self._judges = BubblewrapProvider(state_dir, run_id)
+        self._judges = BubblewrapProvider(state_dir, run_id, hide)
         self._judges_work: bool | None = None
         self._count = 0
 

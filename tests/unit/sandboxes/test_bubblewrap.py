@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tugline.core.contracts import Command, Limits, Mount
 from tugline.core.errors import SandboxError
 from tugline.core.task import Environment
 from tugline.sandboxes import provider as find
+from tugline.sandboxes.bubblewrap import hidden_dirs
 from tugline.testing.sandbox_suite import Bench, alive
 
 SMALL = Limits(disk=16 << 20)
@@ -142,6 +144,38 @@ async def test_a_disk_that_the_agent_has_filled_can_still_be_cloned_for_judging(
     _, said = await bench.sh(box, "cat /dev/zero > /app/y; stat -f -c '%b %S' /app")
     blocks, size = said.split()[-2:]
     assert int(blocks) * int(size) <= (8 + 3) << 20
+
+
+@pytest.mark.skipif(not os.access("/usr/local/src", os.W_OK), reason="needs a directory below /usr to write to")
+async def test_tests_and_runs_below_usr_are_hidden(tmp_path):
+    place = Path(tempfile.mkdtemp(prefix="tugline-test-", dir="/usr/local/src"))
+    boxes = find("bubblewrap", tmp_path / "state", "test", [place / "tasks", place / "tasks/one", place / "locked/x"])
+    try:
+        (place / "tasks/one/tests").mkdir(parents=True)
+        (place / "tasks/one/tests/test.sh").write_text("the answer")
+        (place / "locked/x").mkdir(parents=True)
+        (place / "locked").chmod(0o700)
+        (place / "other").write_text("seen")
+        place.chmod(0o755)
+        if missing := await boxes.check():
+            pytest.skip(missing[0])
+        bench = Bench(boxes, tmp_path)
+        box = await bench.start()
+        end, said = await bench.sh(box, f"cat {place}/other; find {place}/tasks; touch {place}/tasks/x; true")
+        assert said.startswith(f"seen{place}/tasks\ntouch:")
+        assert end.code == 0
+    finally:
+        await boxes.close()
+        shutil.rmtree(place)
+
+
+def test_what_is_hidden_lies_below_what_is_shown(tmp_path):
+    (tmp_path / "shown/a/b").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "shown/a")
+    shown = (str(tmp_path / "shown"),)
+    paths = [tmp_path / p for p in ("shown", "shown/a/b", "link", "other", "shown/none")]
+    assert hidden_dirs(paths, shown, os.geteuid()) == (str(tmp_path / "shown/a"),)
 
 
 SERVICE = """
