@@ -111,12 +111,14 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
         # rows are stored against their turns: a changed turn shows here too, after it was named above
         proof.findings.append(_finding("damaged_row", session_id, err.message))
         return
+    # rows of a lost or failed attempt are proven too, but nothing ever trains on them
+    trains = isinstance(state, Ended) and FAILURE_OF[state.outcome] is not Failure.INFRA
     for trace in traces:
         found = verify_trace(trace, by_id)
         proof.traces_total += 1
         proof.traces_exact += not found
         proof.traces_continuous += continuous(trace, by_id)
-        proof.trained_tokens += sum(trace.loss_mask)
+        proof.trained_tokens += sum(trace.loss_mask) if trains else 0
         proof.findings.extend(found)
     if isinstance(state, Ended):
         proof.findings.extend(verify_masks(traces, turns, undelivered_turns(turns, calls)))

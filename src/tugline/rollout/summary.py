@@ -110,7 +110,8 @@ def _add_end(store: Readable, state: SessionState, out: Summary) -> None:
     traces = list(store.iter_traces(session_id))
     out.rows += len(traces)
     out.sessions_with_rows += bool(traces)
-    out.tokens["trained"] += sum(sum(t.loss_mask) for t in traces)
+    if FAILURE_OF[state.outcome] is not Failure.INFRA:
+        out.tokens["trained"] += sum(sum(t.loss_mask) for t in traces)
     if state.reward is not None and FAILURE_OF[state.outcome] is not Failure.INFRA:
         out.rewards.append(state.reward)
         out.by_task[state.key.task_id].append(state.reward)
