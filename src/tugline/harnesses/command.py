@@ -110,6 +110,7 @@ def _host_paths(argv: tuple[str, ...]) -> list[tuple[int, Path]]:
         if "/" not in argument or "{" in argument:
             continue
         path = Path(argument).expanduser().absolute()
-        if path.exists() and not any(path == Path(s) or path.is_relative_to(s) for s in SYSTEM):
+        inside = argument.startswith("/") and any(path == Path(s) or path.is_relative_to(s) for s in SYSTEM)
+        if path.exists() and not inside:  # a relative path that exists is this machine's, wherever the project lies
             found.append((index, path))
     return found

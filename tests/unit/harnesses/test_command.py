@@ -59,6 +59,14 @@ async def test_a_program_of_this_machine_is_shown_inside(tmp_path):
     assert outside.mounts == ()
 
 
+async def test_a_relative_path_is_shown_wherever_the_project_lies(tmp_path, monkeypatch):
+    (tmp_path / "agent.py").write_text("pass")
+    monkeypatch.chdir(tmp_path)
+    found = harness("command:python3 ./agent.py")
+    inside = found.plan(launch(), await found.install(tmp_path, print)).command
+    assert inside.argv == ("python3", "/opt/tugline/command/1/agent.py")
+
+
 async def test_every_sdk_finds_the_gateway(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "host")
     env = (await plan("agent", launch())).command.env
