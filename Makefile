@@ -20,7 +20,7 @@ test: $(PY)
 	$(PY) -m pytest -q -n 2 --dist loadgroup -m 'not soak'
 
 soak: $(PY)
-	$(PY) -m pytest -q -m soak --timeout 3600
+	TUGLINE_TEST_KILLS=40 $(PY) -m pytest -q tests/real/test_kill9.py tests/service/test_store_kill.py --timeout 3600
 
 bench: $(PY)
 	$(BIN)tugline bench gateway
