@@ -88,7 +88,7 @@ def test_nothing_that_a_client_saw_is_lost(tmp_path: Path, victim: str) -> None:
         kills += 1
     process.wait(timeout=300)
     assert process.returncode == 0, log.read_text()[-3000:]
-    assert kills >= (KILLS // 2 if victim == "gateway" else 1)
+    assert kills == KILLS // 2, "the run ended before it was killed often enough"
     seen = seen_by_clients(run)
     assert seen
     assert seen <= stored(run)
