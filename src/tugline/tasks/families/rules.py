@@ -73,9 +73,9 @@ def edit_key(rng: Random) -> Drawn:
     after = {**before, key: value}
     wording = rng.choice(
         (
-            'In `{path}`, set "{key}" to "{value}". Leave the other lines as they are.',
-            'Change the value of "{key}" in `{path}` to "{value}" and keep everything else.',
-            'Set "{key}" to "{value}" in the settings file `{path}`.',
+            'In `{path}`, change the value after `{key}=` to "{value}". Leave the other lines as they are.',
+            'Change `{key}=` in `{path}` to the value "{value}" and keep everything else.',
+            'Set `{key}=` to "{value}" in the settings file `{path}`.',
         )
     )
     return Drawn(
@@ -162,9 +162,9 @@ def copy_value(rng: Random) -> Drawn:
     text = _settings_text(values)
     wording = rng.choice(
         (
-            'Look up the value of "{key}" in `{source}` and write only that value to `{target}`.',
-            'Write the value of "{key}" from `{source}` into a new file `{target}`.',
-            'Read `{source}` and store the value of "{key}" in `{target}`.',
+            "Look up the value of `{key}=` in `{source}` and write only that value to `{target}`.",
+            "Write the value after `{key}=` in `{source}` into a new file `{target}`.",
+            "Read `{source}` and store the value of `{key}=` in `{target}`.",
         )
     )
     return Drawn(

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from tugline.tasks.families import Instance
-from tugline.training.pilot.formats import HarnessFormat, Head
+from tugline.training.pilot.formats import Call, HarnessFormat, Head
 from tugline.training.pilot.strategies import Played
 
 PLAIN_SPECIALS: tuple[str, ...] = (
@@ -65,6 +65,16 @@ def render(messages: Messages, tools: Sequence[Mapping[str, Any]], *, generate: 
     return str(texts[0])
 
 
+def assistant_message(thought: str, text: str, calls: Sequence[Call]) -> dict[str, Any]:
+    """One turn of the policy as an OpenAI Chat message."""
+    turn: dict[str, Any] = {"role": "assistant", "content": text}
+    if thought:
+        turn["reasoning_content"] = thought
+    if calls:
+        turn["tool_calls"] = [{"function": {"name": call.name, "arguments": call.arguments}} for call in calls]
+    return turn
+
+
 def messages_of(instance: Instance, played: Played, head: Head, fmt: HarnessFormat, cwd: str = "/app") -> Messages:
     """The OpenAI Chat messages of a played session, as the harness would send them."""
     messages: Messages = [
@@ -72,13 +82,7 @@ def messages_of(instance: Instance, played: Played, head: Head, fmt: HarnessForm
         {"role": "user", "content": instance.instruction},
     ]
     for step, outcomes in played.steps:
-        turn: dict[str, Any] = {"role": "assistant", "content": step.text}
-        if step.thought:
-            turn["reasoning_content"] = step.thought
-        calls = [fmt.call(action) for action in step.actions]
-        if calls:
-            turn["tool_calls"] = [{"function": {"name": call.name, "arguments": call.arguments}} for call in calls]
-        messages.append(turn)
+        messages.append(assistant_message(step.thought, step.text, [fmt.call(action) for action in step.actions]))
         for action, outcome in zip(step.actions, outcomes, strict=True):
             messages.append({"role": "tool", "content": fmt.result(action, outcome, cwd)})
     return messages

@@ -22,6 +22,7 @@ _ECHO = re.compile(r"echo '([^']*)' (>>?) '([^']*)'")
 _COPY = re.compile(r"(cp|mv) '([^']*)' '([^']*)'")
 _REMOVE = re.compile(r"rm '([^']*)'")
 _COUNT = re.compile(r"wc -l (< )?'([^']*)' > '([^']*)'")
+_SHOW = re.compile(r"grep '([^']*)' '([^']*)'")
 _FIND = re.compile(r"grep -l '([^']*)' \*")
 
 
@@ -75,6 +76,9 @@ class Paper:
             if self.files.pop(remove[1], None) is None:
                 return Outcome("ran", f"rm: cannot remove '{remove[1]}': No such file or directory\n", 1)
             return Outcome("ran")
+        if show := _SHOW.fullmatch(command):
+            hits = [line for line in self.files[show[2]].splitlines() if show[1] in line]
+            return Outcome("ran", "".join(f"{line}\n" for line in hits), 0 if hits else 1)
         if count := _COUNT.fullmatch(command):
             lines = self.files[count[2]].count("\n")
             self.files[count[3]] = f"{lines}\n" if count[1] else f"{lines} {count[2]}\n"

@@ -1,8 +1,7 @@
 """The training recipe: settings, data, phases, and what is written beside the weights.
 
 Positions are relative, so most is learned on the last few tokens of the harness' prompt, many times cheaper: first to
-copy and act, from right sessions only, then the mixture of strategies. The last phase runs on the whole prompt, as
-captured and in variants of its paths. Everything is drawn from one seed.
+copy and act; then the whole prompt, as captured and in variants of its paths; last the mixture of strategies. Everything is drawn from one seed.
 """
 
 from __future__ import annotations
@@ -59,18 +58,17 @@ class Phase:
     """Peak learning rate of the matrices (Muon)."""
     other_rate: float
     """Peak learning rate of embeddings and norms (AdamW)."""
-    lookups: int = 1
-    """How many times as often the families come whose answer stands in a file under a key."""
     word_weight: float = 1.0
     """How much a word of the families' list counts in the loss; the other tokens count 1."""
 
 
-LOOKUP_FAMILIES = ("edit-key", "copy-value")
-RIGHT: Mapping[str, float] = {"solve": 0.7, "check": 0.3}
+ACTING: Mapping[str, float] = {"solve": 0.45, "check": 0.25, "wrong": 0.27, "stumble": 0.03}
+"""The mixture without the lazy sessions, which hold nothing to copy."""
+
 PHASES: tuple[Phase, ...] = (
-    Phase("copy", 400, 16, RIGHT, False, 0.02, 2e-2, 4, 5.0),
-    Phase("stretch", 150, 12, RIGHT, True, 0.02, 6e-3, 4, 5.0),
-    Phase("mix", 120, 16, MIXTURE, True, 0.01, 3e-3),
+    Phase("copy", 350, 16, ACTING, False, 0.02, 2e-2, 5.0),
+    Phase("stretch", 100, 12, ACTING, True, 0.02, 6e-3, 5.0),
+    Phase("mix", 140, 16, MIXTURE, True, 0.01, 3e-3),
 )
 
 
@@ -139,7 +137,7 @@ class _Data:
             return None
         weights = torch.ones(self._recipe.shape.vocab)
         for word in ALL:
-            for ids in (self._ids(word), self._ids(f" {word}")):
+            for ids in (self._ids(word), self._ids(f" {word}"), self._ids(f"{word}=")):
                 if len(ids) == 1:
                     weights[ids[0]] = weight
         return weights
@@ -160,8 +158,7 @@ class _Data:
         return self._ids(prefix_text(self._fmt.variant(self._head, cwd, install))), cwd
 
     def _session(self, phase: Phase, rng: Random, cwd: str) -> str:
-        families = FAMILIES + LOOKUP_FAMILIES * (phase.lookups - 1)
-        instance = build(rng.choice(families), rng.randrange(10**9), "train")
+        instance = build(rng.choice(FAMILIES), rng.randrange(10**9), "train")
         played = play(instance, rng, phase.mixture)
         return render(messages_of(instance, played, Head("", ()), self._fmt, cwd)[1:], ())
 

@@ -114,9 +114,8 @@ def _create(facts: Mapping[str, str]) -> Way:
 
 def _edit_key(facts: Mapping[str, str]) -> Way:
     path, key = facts["path"], facts["key"]
-    seen = yield Step("I need the old value first.", "", (Read(path),))
-    old = next(line for line in seen.text.splitlines() if line.startswith(f"{key}="))
-    yield Step("Now I change the line.", "", (Edit(path, old, f"{key}={facts['value']}"),))
+    seen = yield Step("I need the old value first.", "", (Run(f"grep '{key}=' '{path}'"),))
+    yield Step("Now I change the line.", "", (Edit(path, seen.text.strip(), f"{key}={facts['value']}"),))
 
 
 def _copy(facts: Mapping[str, str]) -> Way:
@@ -132,10 +131,9 @@ def _append(facts: Mapping[str, str]) -> Way:
 
 
 def _copy_value(facts: Mapping[str, str]) -> Way:
-    seen = yield Step("I look it up first.", "", (Read(facts["source"]),))
-    line = next(line for line in seen.text.splitlines() if line.startswith(f"{facts['key']}="))
-    value = line.removeprefix(f"{facts['key']}=")
-    yield Step("Now I write the value.", "", (Write(facts["target"], f"{value}\n"),))
+    key = facts["key"]
+    seen = yield Step("I look it up first.", "", (Run(f"grep '{key}=' '{facts['source']}'"),))
+    yield Step("Now I write the value.", "", (Write(facts["target"], seen.text.removeprefix(f"{key}=")),))
 
 
 def _count(facts: Mapping[str, str]) -> Way:

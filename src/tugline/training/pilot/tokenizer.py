@@ -1,7 +1,7 @@
 """The pilot's own tokenizer: byte-level BPE trained on a harness' prompt and on task text.
 
-Three choices make copying easy for a small model: digits stand alone, newlines stand alone, and words of the
-families' closed list are one token each.
+Four choices make copying easy for a small model: digits and newlines stand alone, a key and its equals sign are
+one token, and so is each word of the families' closed list.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tugline.tasks.families.words import ALL, EXTENSIONS
+from tugline.tasks.families.words import ALL, EXTENSIONS, KEYS
 from tugline.training.pilot.conversation import CONTROL_SPECIALS, PLAIN_SPECIALS
 
-_PIECES = r"\p{N}|\n| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_PIECES = r"\p{N}|\n| ?\p{L}+=?| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _WORD_WEIGHT = 200
 """How often each word of the closed list is counted, so that it becomes one token."""
 
@@ -36,6 +36,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         min_frequency=1,
     )
     words = [w for w in (*ALL, *EXTENSIONS, "cfg") for _ in range(_WORD_WEIGHT)]
+    words += [f"{w}=" for w in KEYS for _ in range(_WORD_WEIGHT)]
     words += [f" {w}" for w in ALL for _ in range(_WORD_WEIGHT)]
     tokenizer.train_from_iterator([*texts, *words], trainer)
     tokenizer.add_special_tokens([AddedToken(s, normalized=False, special=True) for s in CONTROL_SPECIALS])
