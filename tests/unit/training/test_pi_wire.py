@@ -96,3 +96,21 @@ def test_the_prompt_has_no_date_and_the_constant_paths() -> None:
     assert capture.INSTALL_DIR in head.system
     assert "\n/tmp/somewhere\n" in other.system
     assert capture.INSTALL_DIR not in other.system
+
+
+@pytest.mark.timeout(180)
+def test_the_recipe_runs_through_and_repeats(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from safetensors.torch import load_file
+    from tokenizers import Tokenizer
+
+    from tugline.training.pilot.recipe import Recipe, quick, train
+
+    lines: list[str] = []
+    for name in ("first", "again"):
+        train(quick(Recipe()), PiFormat(Path(PI)), tmp_path / name, lines.append)
+    first, again = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "again"))
+    assert all((first[key] == again[key]).all() for key in first)
+    assert (tmp_path / "first/tokenizer.json").read_bytes() == (tmp_path / "again/tokenizer.json").read_bytes()
+    assert Tokenizer.from_file(str(tmp_path / "first/tokenizer.json")).get_vocab_size() == Recipe().shape.vocab
+    assert lines

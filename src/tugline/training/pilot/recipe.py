@@ -1,7 +1,8 @@
 """The training recipe: settings, data, phases, and what is written beside the weights.
 
 Positions are relative, so most is learned on the last few tokens of the harness' prompt, many times cheaper: first to
-copy and act; then the whole prompt, as captured and in variants of its paths; last the mixture of strategies. Everything is drawn from one seed.
+copy and act; then on the whole prompt, as captured and in variants of its paths; last the mixture of strategies.
+Everything is drawn from one seed.
 """
 
 from __future__ import annotations
