@@ -222,7 +222,11 @@ async def test_an_undelivered_reply_is_replayed_not_sampled_again(tmp_path: Path
         _, reply = await kit.post(body(user("go")), key=access.secret)
         assert reply["choices"][0]["message"]["content"] == "one"
         assert len(list(kit.store.iter_turns("ses_a"))) == 1
-        outcomes = {c.outcome for c in kit.store.iter_calls("ses_a")}
+        for _ in range(200):  # recorded after its last byte: whether it was delivered is known only then
+            outcomes = {c.outcome for c in kit.store.iter_calls("ses_a")}
+            if CallOutcome.REPLAYED in outcomes:
+                break
+            await asyncio.sleep(0.01)
         assert CallOutcome.REPLAYED in outcomes
 
 
