@@ -47,6 +47,19 @@ def token(run: Path) -> str:
     return "client-" + sha256(str(run).encode()).hexdigest()[:16]
 
 
+def engines_of(parent: int) -> list[int]:
+    """Pids of the engine processes that one rollout has started."""
+    ours = []
+    for pid in processes("tugline.engines.embedded.server"):
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        if f"PPid:\t{parent}\n" in status:
+            ours.append(pid)
+    return ours
+
+
 def args(run: Path) -> list[str]:
     return [
         *("create-file-0", "delete-file-0"),
@@ -83,7 +96,8 @@ def test_nothing_that_a_client_saw_is_lost(tmp_path: Path, victim: str) -> None:
             assert seen <= stored(run), "a reply that a client saw is not in the store"
             process = start_rollout(log, *args(run))
         else:
-            for pid in processes("tugline.engines.embedded.server"):
+            # its own engines only: other runs on this machine are not ours to kill
+            for pid in engines_of(process.pid):
                 os.kill(pid, signal.SIGKILL)
         kills += 1
     process.wait(timeout=300)
