@@ -18,6 +18,8 @@ import typer
 from tugline import __version__
 from tugline.cli import output
 from tugline.cli.wiring import PILOT, chat_model
+from tugline.config.load import load
+from tugline.core.contracts import SandboxProvider
 from tugline.core.errors import ConfigError, TuglineError
 from tugline.harnesses import harness as find_harness
 from tugline.sandboxes import provider as sandbox_provider
@@ -109,14 +111,11 @@ def _sandboxes() -> list[Check]:
     return [*checks, *(Check("sandbox", None, name, "not in this version") for name in ("container", "apptainer"))]
 
 
-async def _probe_sandbox(provider: object) -> list[str]:
-    from tugline.core.contracts import SandboxProvider
-
-    typed: SandboxProvider = provider  # type: ignore[assignment]  # narrowed for the checker only
+async def _probe_sandbox(provider: SandboxProvider) -> list[str]:
     try:
-        return await typed.check()
+        return await provider.check()
     finally:
-        await typed.close()
+        await provider.close()
 
 
 def _engine() -> list[Check]:
@@ -149,8 +148,6 @@ def _template(path: Path) -> list[Check]:
 
 
 def _harness(name: str) -> list[Check]:
-    from tugline.config.load import load
-
     cache = Path(load(None, dict(os.environ), {}).settings.cache.dir).expanduser()
     lines: list[str] = []
     try:

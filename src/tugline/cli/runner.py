@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -22,7 +24,9 @@ from tugline.core.contracts import Engine
 from tugline.core.errors import ConfigError
 from tugline.core.session import Ended
 from tugline.core.task import Task
+from tugline.engines import Scorer
 from tugline.engines.journal import JournalIndex
+from tugline.forest.forest import Forest
 from tugline.rollout.proof import Proof, prove_run
 from tugline.rollout.summary import Summary, summarise
 from tugline.store import RunStore
@@ -55,8 +59,6 @@ class Rescored:
 
 def run_and_report(request: RunRequest, *, as_json: bool) -> int:
     """Exit status: 0 when the run's own proofs hold, 1 when one fails."""
-    import os
-
     tasks = tuple(load_tasks(list(request.tasks), env=dict(os.environ)))
     path = run_dir(request.loaded)
     store = RunStore.open_or_create(path, dump_toml(request.loaded.settings))
@@ -123,15 +125,10 @@ async def _run(request: RunRequest, tasks: tuple[Task, ...], store: RunStore, pr
 
 
 async def rescore(engine: Engine, store: RunStore, session_ids: list[str], share: float = 0.01) -> Rescored | None:
-    """Score a random share of turns (at least 3) in a teacher-forced pass. None when the engine cannot score."""
-    from tugline.engines import Scorer
-
+    """Score turns of a few sessions in a teacher-forced pass: `share` of the sessions, around three in a small run,
+    the same ones each time. None when the engine cannot score."""
     if not isinstance(engine, Scorer):
         return None
-    import random
-
-    from tugline.forest.forest import Forest
-
     rng = random.Random(0)
     picked = [s for s in session_ids if rng.random() < max(share, 3 / max(1, len(session_ids)))][:50]
     worst, calls = 0.0, 0

@@ -19,7 +19,7 @@ from tugline.core.turn import CallOutcome, CallRecord
 from tugline.forest.attach import Attachment
 from tugline.forest.retries import Join, Replay
 from tugline.gateway.connection import Connection
-from tugline.gateway.exchange import Deps, Inbound, Produced, produce
+from tugline.gateway.exchange import Deps, Inbound, Produced, outcome_of, produce
 from tugline.gateway.session import OpenSession
 
 BIG_BODY = 64 * 1024
@@ -122,7 +122,7 @@ class Delivery:
         except (TuglineError, asyncio.CancelledError) as err:
             session.retries.failed(attached.fingerprint, running.call_id)
             shown = err if isinstance(err, TuglineError) else Forbidden("the session ended while the call was running")
-            self._count(session, call.dialect, _outcome_for_count(shown))
+            self._count(session, call.dialect, outcome_of(shown))
             await self._refuse(conn, call.dialect, shown)
             if isinstance(err, asyncio.CancelledError) and not running.task.done():
                 raise
@@ -249,12 +249,6 @@ class Delivery:
     def _count(self, session: OpenSession, dialect: Dialect, outcome: CallOutcome) -> None:
         session.count(outcome)
         self._deps.metrics.calls.labels(dialect.name, outcome.value).inc()
-
-
-def _outcome_for_count(err: TuglineError) -> CallOutcome:
-    if isinstance(err, EngineError):
-        return CallOutcome.ENGINE_FAILED
-    return CallOutcome.STORE_FAILED if isinstance(err, StoreError) else CallOutcome.REJECTED
 
 
 def _side_record(session: OpenSession, call: Inbound, turn_id: str, outcome: CallOutcome) -> CallRecord:

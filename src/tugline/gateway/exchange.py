@@ -122,7 +122,7 @@ async def produce(
     except TuglineError as err:
         if err.__cause__ is not None and type(err) is TuglineError:
             _log.error("call %s failed", call.call_id, exc_info=err)
-        await _log_failure(session, call, deps, End(_outcome_of(err), err.status, error=describe(err)))
+        await _log_failure(session, call, deps, End(outcome_of(err), err.status, error=describe(err)))
         raise
 
 
@@ -261,7 +261,8 @@ def _with_call_ids(assistant: Assistant, turn_id: str) -> Assistant:
     return Assistant(assistant.text, assistant.reasoning, calls)
 
 
-def _outcome_of(err: TuglineError) -> CallOutcome:
+def outcome_of(err: TuglineError) -> CallOutcome:
+    """How a call that ended with this error is counted and recorded."""
     if isinstance(err, EngineError):
         return CallOutcome.ENGINE_FAILED
     return CallOutcome.STORE_FAILED if isinstance(err, StoreError) else CallOutcome.REJECTED

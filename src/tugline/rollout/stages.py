@@ -74,7 +74,8 @@ async def judge(spec: RolloutSpec, parts: Parts, task: Task, key: SessionKey, bo
     try:
         async with asyncio.timeout(limit + CLOSE_SECONDS):
             clone = await box.clone()
-            return await parts.verifier_for(task).judge(task, clone, deadline, session_dir(parts, key) / "verifier")
+            out = await asyncio.to_thread(session_dir, parts, key)
+            return await parts.verifier_for(task).judge(task, clone, deadline, out / "verifier")
     except TimeoutError as err:
         raise VerifierError(f"no verdict within {limit:g} s") from err
     except SandboxError as err:

@@ -12,8 +12,6 @@ from tugline.tasks.harbor import is_task, read_task
 from tugline.tasks.problems import Findings
 
 SHIPPED = Path(__file__).parent / "shipped"
-SUITES = ("files", "quickstart")
-"""`files` = all shipped tasks; `quickstart` = one of each family."""
 
 
 def shipped_names() -> list[str]:
@@ -39,7 +37,7 @@ def load_tasks(specs: Sequence[str], *, env: Mapping[str, str]) -> list[Task]:
 
 
 def _expand(spec: str) -> list[Path]:
-    """A task directory, a directory of them, a shipped task, a family or a suite."""
+    """A task directory, a directory of them, a shipped task, a family, `files` (all) or `quickstart` (one of each family)."""
     names = shipped_names()
     if spec == "files":
         return [SHIPPED / n for n in names]

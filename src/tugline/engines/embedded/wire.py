@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 import msgspec
 
 LENGTH = struct.Struct("<I")
-MAX_FRAME = 1 << 30
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
