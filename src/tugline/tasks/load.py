@@ -37,7 +37,7 @@ def load_tasks(specs: Sequence[str], *, env: Mapping[str, str]) -> list[Task]:
 
 
 def _expand(spec: str) -> list[Path]:
-    """A task directory, a directory of them, a shipped task, a family, `files` (all) or `quickstart` (one of each family)."""
+    """A task directory, a directory of them, a shipped task, a family, `files` (all), `quickstart` (one of each)."""
     names = shipped_names()
     if spec == "files":
         return [SHIPPED / n for n in names]
