@@ -22,7 +22,7 @@ def test_chat_carries_any_arguments_verbatim(arguments: str) -> None:
     kit, said = chat_kit(), Assistant(calls=(ToolCall("c", "f", arguments),))
     assert kit.dialect.echo(reply_of(said)) == said
     assert kit.decode((UserText("a"), said)).items[1] == said
-    parts, terminal = kit.dialect.stream(reply_of(said), False)
+    parts, terminal = kit.dialect.stream(reply_of(said))
     assert kit.assemble(b"".join(parts) + terminal) == said
 
 
@@ -37,8 +37,8 @@ class Trimming(ChatDialect):
 class Losing(ChatDialect):
     """Drops the tail of a stream's arguments."""
 
-    def stream(self, reply: Reply, options_usage: bool) -> tuple[list[bytes], bytes]:
-        parts, terminal = super().stream(reply, options_usage)
+    def stream(self, reply: Reply, beats: int = 0) -> tuple[list[bytes], bytes]:
+        parts, terminal = super().stream(reply, beats)
         return [p for p in parts if b"qqq" not in p], terminal
 
 

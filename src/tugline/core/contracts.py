@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from tugline.core.clock import Deadline
 from tugline.core.columns import Floats, Ids
 from tugline.core.errors import TuglineError
-from tugline.core.items import Assistant, Reply, Request
+from tugline.core.items import Assistant, Pending, Reply, Request
 from tugline.core.task import Environment, Task
 from tugline.core.turn import CallOutcome, CallRecord, Finish, Sampling, Turn
 
@@ -110,11 +110,18 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`path` may hold one `{model}` part. `kind` says what it is."""
+    """`path` may hold one `{model}` part. `kind` says what is served there.
+
+    generate  a sample, recorded and trained          count   the prompt's length, by the same decoding
+    models    the model list                          model   one model of it
+    probe     200 with an empty body, to anybody      refuse  known, not served: an error in the API's own words
+    """
 
     method: str
     path: str
-    kind: Literal["generate", "models", "count", "probe"]
+    kind: Literal["generate", "count", "models", "model", "probe", "refuse"]
+    params: tuple[tuple[str, str], ...] = ()
+    """Handed to decode() beside the path's own parameters, for APIs that say in the path how to reply."""
 
 
 class Dialect(Protocol):
@@ -123,23 +130,33 @@ class Dialect(Protocol):
     name: str
     routes: tuple[Route, ...]
     content_type_stream: str
-    keepalive: bytes
-    """Sent while the engine works on a streamed call; clients ignore it."""
+
+    def claims(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request to a path that several APIs have is meant for this one. Header names are lower case."""
+        ...
 
     def credential(self, headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
         """The session secret where this API carries its key. Header names are lower case."""
         ...
 
     def decode(self, body: bytes, params: Mapping[str, str]) -> Request:
-        """Parse a generate call. Raises BadRequest / Unsupported with the field's path."""
+        """Parse a generate or count call. `params`: of the route and its path; a query parameter `x` is `?x`.
+
+        Raises BadRequest / Unsupported with the field's path, for any bytes whatever.
+        """
         ...
 
     def encode(self, reply: Reply) -> bytes:
         """The whole reply as one JSON body."""
         ...
 
-    def stream(self, reply: Reply, options_usage: bool) -> tuple[list[bytes], bytes]:
-        """The reply as an event stream: (everything up to the terminal part, the terminal part)."""
+    def keepalive(self, pending: Pending, n: int) -> bytes:
+        """Beat `n`, from 0, of a streamed reply whose engine still works. Clients take none for an answer."""
+        ...
+
+    def stream(self, reply: Reply, beats: int = 0) -> tuple[list[bytes], bytes]:
+        """The reply as an event stream, behind so many beats: (everything up to the terminal part, the terminal
+        part). Without the terminal part clients know that the stream was cut."""
         ...
 
     def echo(self, reply: Reply) -> Assistant:
@@ -150,12 +167,24 @@ class Dialect(Protocol):
         """(status, headers, body) in this API's own error shape."""
         ...
 
-    def stream_error(self, err: TuglineError) -> bytes:
-        """The error as the last event of a stream whose headers have already left."""
+    def stream_error(self, err: TuglineError, pending: Pending, beats: int = 0) -> bytes:
+        """The error as the last event of a stream of which only beats have left."""
+        ...
+
+    def counted(self, tokens: int) -> bytes:
+        """Reply to a count call."""
         ...
 
     def models(self, model: str, context: int) -> bytes:
-        """Body of the model list."""
+        """Body of the model list. `context`: window in tokens."""
+        ...
+
+    def model(self, asked: str, context: int) -> bytes:
+        """Body that describes the model asked for, whatever its name: it means the policy."""
+        ...
+
+    def refusal(self, path: str) -> TuglineError:
+        """Why a `refuse` route is not served, with what to do instead."""
         ...
 
 
@@ -378,6 +407,14 @@ class CallLog(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ModelRoute:
+    """Calls that ask for a model named like `pattern` (shell wildcards) go to another engine, never trained."""
+
+    pattern: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """What the operator fixes for a session's calls. None = as the harness asks."""
 
@@ -385,6 +422,12 @@ class Policy:
     max_turns: int | None = None
     max_session_tokens: int | None = None
     history_reasoning: Literal["keep", "template"] = "keep"
+    media: Literal["omit", "refuse"] = "omit"
+    """Images and files, which a text model cannot see: named in their place (drift `media_omitted`), or an error."""
+    constraints: Literal["ignore", "refuse"] = "refuse"
+    """Structured output and forced tools on an engine without constrained sampling: sampled freely, or an error."""
+    routes: tuple[ModelRoute, ...] = ()
+    """Model names that do not mean the policy. The first that fits counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,24 @@ Adjacent text parts of one wire message are one item; all parts of one model tur
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function offered to the model. `spec` is the exact JSON object text as sent, e.g. {"type":"function",...}."""
+    """A function offered to the model.
+
+    `spec` is the text of the JSON object that the chat template gets: {"type": "function", "function": {...}}. Chat
+    sends it so, and it stays as sent; other APIs' declarations are written in this form.
+    """
 
     name: str
+    """What the model calls it. A namespaced tool has its namespace in front."""
     spec: str
+    kind: Literal["function", "custom"] = "function"
+    """custom: takes one free text on the wire; the model sees a function with the one string parameter `input`."""
+    namespace: str | None = None
+    """Where the wire splits a tool's name in two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +64,15 @@ class UserMedia:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of one call. `call_id` is the wire id it answers; `name` only if the wire gave one."""
+    """The result of one call. `call_id` is the wire id it answers; `name` only if the wire gave one.
+
+    `media` are the result's images and files in order; they stand behind its text.
+    """
 
     call_id: str
     text: str
     name: str | None = None
+    media: tuple[UserMedia, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +118,25 @@ class Options:
     stream: bool = False
     include_usage: bool = False
     """Chat only: send the usage chunk at the end of a stream."""
+    output: str | None = None
+    """Constrained output: "json_object", or the canonical text of a JSON schema."""
+    form: str = ""
+    """How the reply is spelled, in the dialect's own words. Changes no sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A decoded call. `ignored` lists wire keys that we saw, understood to be harmless and dropped."""
+    """A decoded call. `ignored` names everything of the wire that has no effect here: keys by their path, dropped
+    tools as `tools[]:<type>`, dropped content as `<where>:<type>`. Nothing is dropped without being named."""
 
     model: str
     head: Head
     items: tuple[Item, ...]
     options: Options = Options()
     ignored: tuple[str, ...] = ()
+    previous: str | None = None
+    """Id of the reply whose conversation these items continue, for APIs that keep history on the server. Leading
+    `System` items with role "instructions" replace those of that conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +150,21 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Pending:
+    """A reply of which only the frame is known yet. `created` is Unix seconds. `id` is unique per reply."""
+
+    id: str
+    model: str
+    created: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """What goes back to the harness, before the dialect spells it.
 
-    `finish` is stop | tool_calls | length. `created` is Unix seconds. `id` is unique per call.
+    `finish` is stop | tool_calls | length. `created` is Unix seconds. `id` is unique per reply. `request` is what it
+    answers: some APIs repeat parts of it. `stop` is the stop string that ended the text.
     """
 
     id: str
@@ -141,3 +173,5 @@ class Reply:
     assistant: Assistant
     finish: str
     usage: Usage
+    request: Request
+    stop: str | None = None

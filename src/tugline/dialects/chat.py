@@ -21,7 +21,7 @@ from tugline.core.errors import (
     TuglineError,
     Unauthorized,
 )
-from tugline.core.items import Assistant, Reply, Request
+from tugline.core.items import Assistant, Pending, Reply, Request
 from tugline.dialects import chat_wire as wire
 from tugline.dialects.chat_decode import Decoders, assistant, to_request
 from tugline.dialects.sse import escape_separators, event
@@ -40,13 +40,18 @@ class ChatDialect:
         Route("POST", "/chat/completions", "generate"),
         Route("GET", "/v1/models", "models"),
         Route("GET", "/models", "models"),
+        Route("GET", "/v1/models/{model}", "model"),
+        Route("GET", "/models/{model}", "model"),
     )
     content_type_stream: str = "text/event-stream; charset=utf-8"
-    keepalive: bytes = b": keep-alive\n\n"
 
     def __init__(self) -> None:
         self._decoders = Decoders()
         self._encode = msgspec.json.Encoder().encode
+
+    def claims(self, headers: Mapping[str, str]) -> bool:
+        """Never: this API answers where no other one claims the path."""
+        return False
 
     def credential(self, headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
         """`Authorization: Bearer KEY`, or the `api-key` that Azure clients send."""
@@ -65,8 +70,13 @@ class ChatDialect:
         whole = wire.Completion(_id(reply), "chat.completion", reply.created, reply.model, [choice], _usage(reply))
         return escape_separators(self._encode(whole))
 
-    def stream(self, reply: Reply, options_usage: bool) -> tuple[list[bytes], bytes]:
+    def keepalive(self, pending: Pending, n: int) -> bytes:
+        """A comment, which event readers drop."""
+        return b": keep-alive\n\n"
+
+    def stream(self, reply: Reply, beats: int = 0) -> tuple[list[bytes], bytes]:
         """chat.completion.chunk events; the terminal part is `data: [DONE]`."""
+        options_usage = reply.request.options.include_usage
         usage = None if options_usage else UNSET
         chunks = [self._chunk(reply, delta, None, usage) for delta in _deltas(reply.assistant)]
         chunks.append(self._chunk(reply, wire.Delta(), reply.finish, usage))
@@ -89,26 +99,41 @@ class ChatDialect:
             headers["x-should-retry"] = "false"
         return err.status, headers, escape_separators(self._encode(_error(err)))
 
-    def stream_error(self, err: TuglineError) -> bytes:
+    def stream_error(self, err: TuglineError, pending: Pending, beats: int = 0) -> bytes:
         """An error event; no [DONE] follows."""
         return event(self._encode(_error(err)))
 
     def models(self, model: str, context: int) -> bytes:
         """The one policy there is. Any model name asked for means it."""
-        entry: dict[str, Any] = {
-            "id": model,
-            "object": "model",
-            "created": 0,
-            "owned_by": "tugline",
-            "context_length": context,
-            "max_model_len": context,
-        }
-        return self._encode({"object": "list", "data": [entry]})
+        return self._encode({"object": "list", "data": [_model(model, context)]})
+
+    def model(self, asked: str, context: int) -> bytes:
+        """Any name is the policy's."""
+        return self._encode(_model(asked, context))
+
+    def counted(self, tokens: int) -> bytes:
+        """This API has no count call."""
+        raise NotFound("the Chat API has no token count")
+
+    def refusal(self, path: str) -> TuglineError:
+        """This API has no refused routes."""
+        return NotFound(f"no route {path[:200]}")
 
     def _chunk(self, reply: Reply, delta: wire.Delta, finish: str | None, usage: UnsetType | None) -> bytes:
         choice = wire.ChunkChoice(0, delta, finish)
         chunk = wire.Chunk(_id(reply), "chat.completion.chunk", reply.created, reply.model, [choice], usage)
         return self._encode(chunk)
+
+
+def _model(name: str, context: int) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "tugline",
+        "context_length": context,
+        "max_model_len": context,
+    }
 
 
 def _id(reply: Reply) -> str:

@@ -26,7 +26,7 @@ from tugline.core.items import (
     UserText,
 )
 from tugline.dialects import chat_wire as wire
-from tugline.dialects.wire import canonical_json, compact, decode, invalid
+from tugline.dialects.wire import canonical_json, compact, decode, invalid, linked_media
 
 MAX_STOPS = 16
 MAX_INTEGER = 2**53
@@ -103,11 +103,6 @@ def _refuse(body: wire.Body) -> None:
         raise Unsupported("the legacy functions API is not served; use tools", path="functions")
     if body.function_call is not None:
         raise Unsupported("the legacy functions API is not served; use tool_choice", path="function_call")
-    if body.response_format is not None and body.response_format.type != "text":
-        raise Unsupported(
-            f"constrained output ({body.response_format.type[:40]!r}) is not available from this engine",
-            path="response_format.type",
-        )
 
 
 def _add(decoders: Decoders, items: list[Item], message: wire.Message, index: int) -> None:
@@ -116,8 +111,8 @@ def _add(decoders: Decoders, items: list[Item], message: wire.Message, index: in
         if not message.tool_call_id:
             path = f"messages[{index}].tool_call_id"
             raise BadRequest("a tool message needs the id of the call it answers", path=path)
-        text = _text(message.content, f"messages[{index}]")
-        items.append(ToolResult(message.tool_call_id, text, message.name or None))
+        text, media = _result(message.content, f"messages[{index}]")
+        items.append(ToolResult(message.tool_call_id, text, message.name or None, media))
     elif role == "assistant":
         items.append(assistant(decoders, message, f"messages[{index}]"))
     elif role == "user":
@@ -179,13 +174,21 @@ def _media(part: wire.Part, path: str, *, joined: bool) -> UserMedia:
         url = part.image_url.url if isinstance(part.image_url, wire.ImageUrl) else part.image_url
         if not url:
             raise BadRequest("an image part needs image_url", path=f"{path}.image_url")
-        kind = url[5 : url.find(";")] if url.startswith("data:") and ";" in url[:100] else "image/*"
-        return UserMedia(kind, sha256(url.encode()).hexdigest(), joined)
+        return linked_media("image/*", url, joined=joined)
     raw = bytes(part.input_audio if part.type == "input_audio" else part.file)
     if raw == b"null":
         raise BadRequest(f"needs {part.type}", path=f"{path}.{part.type}")
     kind = "audio/*" if part.type == "input_audio" else "application/octet-stream"
     return UserMedia(kind, sha256(raw).hexdigest(), joined)
+
+
+def _result(content: wire.Content, path: str) -> tuple[str, tuple[UserMedia, ...]]:
+    """Text parts joined, and the media among them."""
+    if content is None or isinstance(content, str):
+        return content or "", ()
+    media = [_media(p, f"{path}.content[{i}]", joined=True) for i, p in enumerate(content) if p.type in MEDIA]
+    text = [_part_text(part, path, i) for i, part in enumerate(content) if part.type not in MEDIA]
+    return "".join(text), tuple(media)
 
 
 def _text(content: wire.Content, path: str) -> str:
@@ -256,7 +259,20 @@ def _options(body: wire.Body) -> Options:
         parallel_calls=body.parallel_tool_calls is not False,
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        output=_output(body.response_format),
     )
+
+
+def _output(form: wire.ResponseFormat | None) -> str | None:
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return "json_object"
+    if form.type != "json_schema":
+        raise Unsupported(f"response_format of type {form.type[:40]!r} is not served", path="response_format.type")
+    if form.json_schema is None or form.json_schema.schema is None:
+        raise BadRequest("needs json_schema.schema", path="response_format.json_schema")
+    return canonical_json(form.json_schema.schema, "response_format.json_schema.schema")
 
 
 def _tool_choice(choice: str | wire.ToolChoice | None) -> str:

@@ -63,8 +63,13 @@ class ToolChoice(msgspec.Struct, gc=False):
     function: NamedFunction | None = None
 
 
+class JsonSchema(msgspec.Struct, gc=False):
+    schema: dict[str, Any] | None = None
+
+
 class ResponseFormat(msgspec.Struct, gc=False):
     type: str
+    json_schema: JsonSchema | None = None
 
 
 class StreamOptions(msgspec.Struct, gc=False):

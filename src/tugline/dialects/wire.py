@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import msgspec
 
 from tugline.core.errors import BadRequest
+from tugline.core.items import UserMedia
 
 T = TypeVar("T")
 
@@ -58,3 +62,25 @@ def canonical_json(value: Any, path: str) -> str:
 def sound(text: str) -> str:
     """Text that UTF-8 can carry: half surrogates, which only an error that quotes hostile input has, become `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def inline_media(media_type: str, data: str, *, joined: bool) -> UserMedia:
+    """Media sent as base64, in either alphabet, padded or not. The digest is that of the bytes, so that every API's
+    spelling of one image is the same item; text that is no base64 is digested as it is."""
+    text = data.translate(_STANDARD)
+    try:
+        content = base64.b64decode(text + "=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        content = data.encode()
+    return UserMedia(media_type[:100], sha256(content).hexdigest(), joined)
+
+
+def linked_media(media_type: str, url: str, *, joined: bool) -> UserMedia:
+    """Media named by a URL or file id, or held in a data: URL."""
+    head, comma, data = url.partition(",")
+    if head.startswith("data:") and head.endswith(";base64") and comma:
+        return inline_media(head[5:-7] or media_type, data, joined=joined)
+    return UserMedia(media_type[:100], sha256(url.encode()).hexdigest(), joined)
+
+
+_STANDARD = str.maketrans("-_", "+/", " \r\n\t")

@@ -64,6 +64,19 @@ def arguments_view(text: str) -> bytes:
     return EMPTY if value is None or value.startswith(_STRING) else value
 
 
+def tool_view(spec: str) -> bytes:
+    """Lenient view of a tool's declaration: name, description and parameters as values, whatever stands beside them.
+    Text that is no such declaration is its own view."""
+    try:
+        value = value_of(spec)
+        function = value.get("function", value)
+        view = [function.get("name"), function.get("description") or "", function.get("parameters") or {}]
+    except (ValueError, AttributeError):
+        return spec.encode("utf-8", "surrogatepass")
+    out: list[bytes] = []
+    return b"".join(out) if _write(view, out, 0) else spec.encode("utf-8", "surrogatepass")
+
+
 def opaque(text: str) -> bool:
     """Whether arguments are no JSON value that a harness could echo as an object."""
     value = canonical(text)

@@ -34,6 +34,9 @@ HOT_LEAVES = 8
 """Materialised id streams kept per session; a conversation that only grows needs one."""
 
 
+KNOWN_HEADS = 64
+"""Tool lists of one session whose keys are kept; more only costs time."""
+
 SIBLINGS = 64
 """Newest answers to one prompt that are looked at to find what an edited turn was."""
 
@@ -50,6 +53,8 @@ class Forest:
         self._lenient: dict[bytes, list[Turn]] = {}
         self._openings: dict[bytes, set[bytes]] = {}
         """Key of what stands before a root's first assistant turn -> chains of the heads it came under."""
+        self._roots: OrderedDict[bytes, keys.Chain] = OrderedDict()
+        """Chains of empty conversations by exact key: reading a long tool list as values takes milliseconds."""
         self._heads: dict[Head, Head] = {}
         """Each head once: tool lists are the bulk of most requests."""
         self._delivered: set[str] = set()
@@ -83,7 +88,7 @@ class Forest:
 
     def attach(self, request: Request) -> Attachment:
         """Find the deepest sampled turn that the request echoes. Changes nothing. O(bytes of the request)."""
-        head = keys.start(self._digest, request.head)
+        head = self._root(request.head)
         chains = keys.walk(head, request.items)
         end = chains[-1] if chains else head
         fingerprint = _fingerprint(end, request)
@@ -97,7 +102,7 @@ class Forest:
                 tail = request.items[index + 1 :]
                 drift = drift_of_tail(turn.turn_id, tail, self._answers)
                 if match == "lenient":
-                    drift = tuple(sorted({*drift, *self._drift(turn, request.items, index)}))
+                    drift = tuple(sorted({*drift, *self._drift(turn, request, index)}))
                     tail = with_stored_ids(tail, item, turn.echo)
                 return Attachment(turn, tail, match, None, drift, end, fingerprint)
         reason = self._root_reason(request, head)
@@ -127,12 +132,27 @@ class Forest:
 
         return max(enumerate(lenient), key=lambda at: (likeness(at), at[0]))[1], "lenient"
 
-    def _drift(self, turn: Turn, items: Sequence[Item], index: int) -> tuple[str, ...]:
+    def _drift(self, turn: Turn, request: Request, index: int) -> tuple[str, ...]:
         """Edit classes of the newest echoed turn. Older turns were named when they were newest, unless the edit is
         new to them: then the newest is verbatim, and all are compared."""
-        newest = items[index]
+        newest = request.items[index]
         assert isinstance(newest, Assistant)
-        return edits(turn.echo, newest) or edits_along(self.history(turn.turn_id), items) or ("shape",)
+        tools = ("tools_respelled",) if turn.head.tools != request.head.tools else ()
+        said = edits(turn.echo, newest) or edits_along(self.history(turn.turn_id), request.items)
+        return said + tools or ("shape",)
+
+    def _root(self, head: Head) -> keys.Chain:
+        """The chain of an empty conversation under a head."""
+        exact = keys.exact_root(self._digest, head)
+        with self._hot_lock:
+            known = self._roots.get(exact)
+        if known is None:
+            known = keys.start(self._digest, head)
+            with self._hot_lock:
+                self._roots[exact] = known
+                if len(self._roots) > KNOWN_HEADS:
+                    self._roots.popitem(last=False)
+        return known
 
     def _root_reason(self, request: Request, head: keys.Chain) -> str:
         if not self._turns:
@@ -188,7 +208,7 @@ class Forest:
         self._exact.setdefault(turn.key_exact, []).append(turn)
         self._lenient.setdefault(turn.key_lenient, []).append(turn)
         if turn.parent is None:
-            self._openings.setdefault(_opening(turn.items), set()).add(keys.start(self._digest, turn.head).exact)
+            self._openings.setdefault(_opening(turn.items), set()).add(keys.exact_root(self._digest, turn.head))
         self._opaque = self._opaque or any(opaque(call.arguments) for call in turn.echo.calls)
 
     def mark_delivered(self, turn_id: str) -> None:
@@ -255,7 +275,7 @@ class Forest:
 
 
 def _fingerprint(end: keys.Chain, request: Request) -> bytes:
-    asked = replace(request.options, stream=False, include_usage=False)  # how a reply is sent changes no sample
+    asked = replace(request.options, stream=False, include_usage=False, form="")
     hasher = blake2b(end.exact, digest_size=keys.SIZE)
     hasher.update(msgspec.msgpack.encode((request.model, asked)))
     return hasher.digest()

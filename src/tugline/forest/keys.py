@@ -1,7 +1,8 @@
 """Match keys: two rolling hashes over a request's items, exact and lenient.
 
 exact   what a template or model could see, losslessly (null = "" = absent; arguments as their text)
-lenient assistant turns by meaning: reasoning left out, text stripped, arguments as typed values, call ids by position
+lenient assistant turns by meaning: reasoning left out, text stripped, arguments as typed values, call ids by position;
+        tools by name, description and parameters. The views of one conversation in two dialects agree on this key
 
 A turn registers the keys of *the echo of our own reply*, so that losses of our reply parser can never look like an edit
 by the harness. Ids are never hashed: they are compared as bytes elsewhere.
@@ -14,9 +15,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from tugline.core.items import Assistant, Head, Item, Prefill, System, ToolResult, UserMedia, UserText
-from tugline.forest.canon import arguments_view
+from tugline.forest.canon import arguments_view, tool_view
 
-CODEC = b"tugline-key-1"
+CODEC = b"tugline-key-2"
 """Stored keys are comparable only within one version of this file."""
 
 SIZE = 16
@@ -38,11 +39,15 @@ class Chain:
 
 def start(template_digest: bytes, head: Head) -> Chain:
     """The chain of an empty conversation under a head."""
-    parts = [CODEC, template_digest, head.template_kwargs.encode()]
-    for tool in head.tools:
-        parts += [tool.name.encode("utf-8", "surrogatepass"), tool.spec.encode("utf-8", "surrogatepass")]
-    root = _digest(b"", b"head", parts)
-    return Chain(root, root, {})
+    front = [CODEC, template_digest, head.template_kwargs.encode()]
+    lenient = _digest(b"", b"head", front + [p for t in head.tools for p in (_b(t.name), tool_view(t.spec))])
+    return Chain(exact_root(template_digest, head), lenient, {})
+
+
+def exact_root(template_digest: bytes, head: Head) -> bytes:
+    """The exact key of an empty conversation under a head; far cheaper than the lenient one."""
+    front = [CODEC, template_digest, head.template_kwargs.encode()]
+    return _digest(b"", b"head", front + [p for t in head.tools for p in (_b(t.name), _b(t.spec))])
 
 
 def step(chain: Chain, item: Item) -> Chain:
@@ -82,7 +87,8 @@ def _views(calls: Mapping[str, tuple[bytes, ...]], item: Item) -> tuple[bytes, l
         text = _b(item.text)
         places = calls.get(item.call_id)
         place = places[0] if places else b"?" + _b(item.call_id)
-        return b"result", [_b(item.call_id), text, _b(item.name or "")], [place, text]
+        media = [_b(part) for m in item.media for part in (m.media_type, m.digest)]
+        return b"result", [_b(item.call_id), text, _b(item.name or ""), *media], [place, text, *media]
     if isinstance(item, System):
         return b"System", [_b(item.role), _b(item.text)], [b"system", _b(item.text)]
     if isinstance(item, UserText):

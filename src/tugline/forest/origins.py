@@ -7,6 +7,7 @@ plain to see (same prompt, and what it says resembles), the branch says so; anyt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from tugline.core.items import Assistant, Item, ToolResult
@@ -53,7 +54,7 @@ def with_stored_ids(tail: tuple[Item, ...], echoed: Assistant, stored: Assistant
     for item in near:
         places = waiting.get(item.call_id) if isinstance(item, ToolResult) else None
         if places and isinstance(item, ToolResult):
-            named.append(ToolResult(places.pop(0) if len(places) > 1 else places[0], item.text, item.name))
+            named.append(replace(item, call_id=places.pop(0) if len(places) > 1 else places[0]))
         else:
             named.append(item)
     return (*named, *tail[len(near) :])

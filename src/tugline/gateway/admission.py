@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tugline.core.contracts import EngineInfo, Policy
 from tugline.core.errors import ContextOverflow, Forbidden, Unsupported
-from tugline.core.items import Request, UserMedia
+from tugline.core.items import Options, Request, ToolResult, UserMedia
 from tugline.core.turn import Sampling
 
 
@@ -18,19 +19,31 @@ class Spent:
     sampled_tokens: int = 0
 
 
-def check_request(request: Request) -> None:
-    """Refuse what the policy cannot see or do. Raises Unsupported."""
-    for i, item in enumerate(request.items):
-        if isinstance(item, UserMedia):
-            raise Unsupported(
-                f"this policy reads text only, it cannot see {item.media_type}", path=f"messages (item {i})"
-            )
-    choice = request.options.tool_choice
-    if choice not in ("auto", "none"):
-        raise Unsupported(
-            "tool_choice other than 'auto' and 'none' needs constrained sampling, which this engine has not",
-            path="tool_choice",
-        )
+def check_request(policy: Policy, request: Request) -> tuple[str, ...]:
+    """What the policy cannot see or do: refused, or done without and named, as the operator wants it.
+
+    Returns drift reasons. Raises Unsupported.
+    """
+    if policy.media == "refuse":
+        for i, item in enumerate(request.items):
+            media = (item,) if isinstance(item, UserMedia) else item.media if isinstance(item, ToolResult) else ()
+            if media:
+                what = f"this policy reads text only, it cannot see {media[0].media_type}"
+                raise Unsupported(what, path=f"messages (item {i})")
+    drift = []
+    for name, path, asked in _constraints(request.options):
+        if policy.constraints == "refuse":
+            raise Unsupported(f"{asked} needs constrained sampling, which this engine has not", path=path)
+        drift.append(f"unconstrained_{name}")
+    return tuple(drift)
+
+
+def _constraints(options: Options) -> Iterator[tuple[str, str, str]]:
+    """(name, wire path, words) of every constraint on the sample that the engine would have to keep."""
+    if options.tool_choice not in ("auto", "none"):
+        yield "tool_choice", "tool_choice", "a tool_choice other than 'auto' and 'none'"
+    if options.output is not None:
+        yield "output", "response_format", "structured output"
 
 
 def check_budget(policy: Policy, spent: Spent) -> None:

@@ -18,6 +18,8 @@ class Connection:
         self._receive = receive
         self.gone = asyncio.Event()
         self.started = False
+        self.beats = 0
+        """Keep-alives sent."""
 
     async def watch(self) -> None:
         """Wait for the client to leave. Run beside the work; cancel when the response has been sent."""

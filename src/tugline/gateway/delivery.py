@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tugline.core.contracts import Dialect
 from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
-from tugline.core.items import Reply, Request
+from tugline.core.items import Pending, Reply, Request
 from tugline.core.turn import CallOutcome, CallRecord
 from tugline.forest.attach import Attachment
 from tugline.forest.retries import Join, Replay
@@ -38,10 +38,11 @@ class Timing:
 class Running:
     """A generation under way and how many connections wait for it. `call_id` is the call that began it."""
 
-    def __init__(self, call_id: str, task: asyncio.Task[Produced], admitted: asyncio.Event) -> None:
+    def __init__(self, call_id: str, task: asyncio.Task[Produced], admitted: asyncio.Event, pending: Pending) -> None:
         self.call_id = call_id
         self.task = task
         self.admitted = admitted
+        self.pending = pending
         self.waiters = 0
 
 
@@ -77,7 +78,8 @@ class Delivery:
             self._count(session, dialect, CallOutcome.REJECTED)
             await self._refuse(conn, dialect, err)
             return
-        call = Inbound(call_id, seq, started, dialect, incoming.path, request)
+        pending = Pending(new_id("turn").removeprefix("turn_"), request.model, int(started), request)
+        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending)
         self._deps.metrics.running.inc()
         watcher = asyncio.ensure_future(conn.watch())
         try:
@@ -123,7 +125,7 @@ class Delivery:
             session.retries.failed(attached.fingerprint, running.call_id)
             shown = err if isinstance(err, TuglineError) else Forbidden("the session ended while the call was running")
             self._count(session, call.dialect, outcome_of(shown))
-            await self._refuse(conn, call.dialect, shown)
+            await self._refuse(conn, call.dialect, shown, running.pending)
             if isinstance(err, asyncio.CancelledError) and not running.task.done():
                 raise
             return
@@ -135,7 +137,7 @@ class Delivery:
     def _begin(self, session: OpenSession, call: Inbound, attached: Attachment) -> Running:
         admitted = asyncio.Event()
         task = asyncio.ensure_future(produce(session, call, attached, self._deps, admitted.set))
-        running = self._running[call.call_id] = Running(call.call_id, task, admitted)
+        running = self._running[call.call_id] = Running(call.call_id, task, admitted, call.pending)
         session.tasks.add(task)
         session.retries.begin(attached.fingerprint, call.call_id)
 
@@ -164,7 +166,7 @@ class Delivery:
                 if conn.gone.is_set():
                     break
                 if call.request.options.stream and running.admitted.is_set():
-                    await self._ping(conn, call.dialect)
+                    await self._ping(conn, call.dialect, running.pending)
             if running.waiters == 1:
                 session.retries.abandon(attached.fingerprint, running.call_id)
             await asyncio.wait({running.task}, timeout=self._timing.grace)
@@ -175,10 +177,12 @@ class Delivery:
             running.waiters -= 1
             gone.cancel()
 
-    async def _ping(self, conn: Connection, dialect: Dialect) -> None:
+    async def _ping(self, conn: Connection, dialect: Dialect, pending: Pending) -> None:
         if not conn.started:
             await conn.start(200, _stream_headers(dialect))
-        await conn.body(dialect.keepalive, more=True)
+        beat = dialect.keepalive(pending, conn.beats)
+        conn.beats += 1
+        await conn.body(beat, more=True)
 
     async def _send(self, conn: Connection, call: Inbound, reply: Reply) -> bool:
         """Send the reply; False when the client had left before the last byte was handed over."""
@@ -188,7 +192,7 @@ class Delivery:
             if not call.request.options.stream:
                 await conn.whole(200, {"content-type": "application/json"}, call.dialect.encode(reply))
             else:
-                parts, terminal = call.dialect.stream(reply, call.request.options.include_usage)
+                parts, terminal = call.dialect.stream(reply, conn.beats)
                 if not conn.started:
                     await conn.start(200, _stream_headers(call.dialect))
                 await conn.body(b"".join(parts), more=True)
@@ -233,7 +237,9 @@ class Delivery:
         with contextlib.suppress(StoreError):
             await self._deps.log.commit(_side_record(session, call, produced.turn.turn_id, outcome), None)
 
-    async def _refuse(self, conn: Connection, dialect: Dialect, err: TuglineError) -> None:
+    async def _refuse(
+        self, conn: Connection, dialect: Dialect, err: TuglineError, pending: Pending | None = None
+    ) -> None:
         """Natively before the headers; afterwards as the stream's last event, or by cutting it if a retry may help."""
         if conn.gone.is_set():
             return
@@ -242,8 +248,8 @@ class Delivery:
             await conn.whole(status, headers, body)
             return
         retryable = isinstance(err, StoreError) or (isinstance(err, EngineError) and err.retryable)
-        if not retryable:
-            await conn.body(dialect.stream_error(err), more=False)
+        if not retryable and pending is not None:
+            await conn.body(dialect.stream_error(err, pending, conn.beats), more=False)
         # else: returning without the end of the body makes the server cut the connection
 
     def _count(self, session: OpenSession, dialect: Dialect, outcome: CallOutcome) -> None:

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
@@ -20,8 +20,7 @@ import msgspec
 from tugline.core.columns import Ids, concat, count, take
 from tugline.core.contracts import CallLog, Dialect, Engine, EngineInfo, Generation, Sample
 from tugline.core.errors import EngineError, StoreError, TuglineError, boundary, describe
-from tugline.core.ident import new_id
-from tugline.core.items import Assistant, Options, Reply, Request, ToolCall, Usage
+from tugline.core.items import Assistant, Options, Pending, Reply, Request, ToolCall, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
 from tugline.forest.check import check_sample
 from tugline.forest.forest import Attachment
@@ -71,6 +70,7 @@ class Inbound:
     dialect: Dialect
     path: str
     request: Request
+    pending: Pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +165,11 @@ class CommittedButGone(asyncio.CancelledError):
 
 
 async def _prepare(session: OpenSession, call: Inbound, attached: Attachment, deps: Deps) -> tuple[Prompt, Sampling]:
-    check_request(call.request)
+    unmet = check_request(session.policy, call.request)
     check_budget(session.policy, session.spent)
     begun = time.perf_counter()
     prompt = await _off_loop(deps, lambda: make_prompt(session, call.request, attached, deps))
+    prompt = replace(prompt, drift=prompt.drift + unmet)
     deps.metrics.stage.labels("prompt").observe(time.perf_counter() - begun)
     sampling = admit(session.policy, call.request, deps.engine.info, count(prompt.ids), session.spent)
     return prompt, sampling
@@ -214,15 +215,17 @@ def _make_turn(
     session: OpenSession, call: Inbound, prompt: Prompt, sampled: Sampled, info: EngineInfo
 ) -> tuple[Turn, Reply]:
     taken, parsed, sampling = sampled.sample, sampled.parsed, sampled.sampling
-    turn_id = new_id("turn")
+    pending = call.pending
+    turn_id = f"turn_{pending.id}"
     assistant = _with_call_ids(parsed.assistant, turn_id)
     reply = Reply(
-        id=turn_id.removeprefix("turn_"),
-        model=call.request.model,
-        created=int(time.time()),
+        id=pending.id,
+        model=pending.model,
+        created=pending.created,
         assistant=assistant,
         finish=parsed.finish,
         usage=Usage(count(prompt.ids), count(taken.ids), taken.cached_tokens, parsed.reasoning_tokens),
+        request=call.request,
     )
     echo = call.dialect.echo(reply)
     exact, lenient = session.forest.keys(prompt.attached, echo)
@@ -246,10 +249,20 @@ def _make_turn(
         key_lenient=lenient,
         sampling=sampling,
         level=info.level,
-        drift=prompt.drift + parsed.drift,
+        drift=prompt.drift + parsed.drift + _unasked(call.request.options, assistant),
         untrainable=check_sample(request, taken, info),
     )
     return turn, reply
+
+
+def _unasked(options: Options, said: Assistant) -> tuple[str, ...]:
+    """Wishes of the request that were sampled against: nothing constrains the engine."""
+    against = []
+    if said.calls and options.tool_choice == "none":
+        against.append("calls_unasked")
+    if len(said.calls) > 1 and not options.parallel_calls:
+        against.append("parallel_calls_unasked")
+    return tuple(against)
 
 
 def _with_call_ids(assistant: Assistant, turn_id: str) -> Assistant:

@@ -27,7 +27,21 @@ from tugline.core.errors import (
     VerifyError,
     boundary,
 )
-from tugline.core.items import Assistant, Item, Options, Reply, Request, System, ToolCall, ToolResult, Usage, UserText
+from tugline.core.items import (
+    Assistant,
+    Head,
+    Item,
+    Options,
+    Pending,
+    Prefill,
+    Reply,
+    Request,
+    System,
+    ToolCall,
+    ToolResult,
+    Usage,
+    UserText,
+)
 
 NO_OPTIONS = Options()
 
@@ -95,10 +109,19 @@ CONVERSATION: tuple[Item, ...] = (
 _BASE = Usage(prompt=1000, completion=50, cached=900, reasoning=7)
 
 
-def reply_of(assistant: Assistant) -> Reply:
+def reply_of(assistant: Assistant, options: Options = NO_OPTIONS, finish: str | None = None) -> Reply:
     """A reply that says `assistant`."""
-    finish = "tool_calls" if assistant.calls else "stop"
-    return Reply("0123abc", "policy", 1_790_000_000, assistant, finish, _BASE)
+    finish = finish or ("tool_calls" if assistant.calls else "stop")
+    request = Request("policy", Head(), (UserText("a"),), options)
+    return Reply("0123abc", "policy", 1_790_000_000, assistant, finish, _BASE, request)
+
+
+def pending_of(reply: Reply) -> Pending:
+    """What was known of a reply before it was there."""
+    return Pending(reply.id, reply.model, reply.created, reply.request)
+
+
+WITH_USAGE = Options(stream=True, include_usage=True)
 
 
 def errors() -> Iterator[TuglineError]:
@@ -141,15 +164,15 @@ def check_whole_reply_reads_back(kit: DialectKit) -> None:
 
 def check_stream_says_the_same_as_the_whole_reply(kit: DialectKit) -> None:
     for said in ASSISTANTS:
-        reply = reply_of(said)
         for usage in (False, True):
-            parts, terminal = kit.dialect.stream(reply, usage)
+            reply = reply_of(said, Options(stream=True, include_usage=usage))
+            parts, terminal = kit.dialect.stream(reply)
             got = kit.assemble(b"".join(parts) + terminal)
             assert got == kit.read(kit.dialect.encode(reply)), f"the stream says {_show(got)} for {_show(said)}"
 
 
 def check_stream_without_its_end_is_noticed(kit: DialectKit) -> None:
-    parts, terminal = kit.dialect.stream(reply_of(ASSISTANTS[0]), True)
+    parts, terminal = kit.dialect.stream(reply_of(ASSISTANTS[0], WITH_USAGE))
     assert terminal, "the terminal part is empty"
     try:
         kit.assemble(b"".join(parts))
@@ -160,7 +183,7 @@ def check_stream_without_its_end_is_noticed(kit: DialectKit) -> None:
 
 def check_events_are_whole_and_lines_are_safe(kit: DialectKit) -> None:
     for said in ASSISTANTS:
-        parts, terminal = kit.dialect.stream(reply_of(said), True)
+        parts, terminal = kit.dialect.stream(reply_of(said, WITH_USAGE))
         for part in (*parts, terminal):
             assert part.endswith(b"\n\n"), f"a part of a stream ends inside an event: {part[-40:]!r}"
             for separator in ("\u2028", "\u2029", "\x85", "\r"):
@@ -169,18 +192,22 @@ def check_events_are_whole_and_lines_are_safe(kit: DialectKit) -> None:
 
 
 def check_keepalives_change_nothing(kit: DialectKit) -> None:
-    beat = kit.dialect.keepalive
-    assert beat.endswith(b"\n\n")
     for said in (ASSISTANTS[0], ASSISTANTS[-1]):
-        parts, terminal = kit.dialect.stream(reply_of(said), True)
-        stream = beat * 3 + beat.join([*parts, terminal])
-        assert kit.assemble(stream) == kit.dialect.echo(reply_of(said)), "keep-alives changed the reply"
+        reply = reply_of(said, WITH_USAGE)
+        for n in (1, 2, 7):
+            beats = [kit.dialect.keepalive(pending_of(reply), i) for i in range(n)]
+            assert all(beat.endswith(b"\n\n") for beat in beats), "a keep-alive ends inside an event"
+            parts, terminal = kit.dialect.stream(reply, n)
+            got = kit.assemble(b"".join([*beats, *parts, terminal]))
+            assert got == kit.dialect.echo(reply), "keep-alives changed the reply"
 
 
 def check_prefix_of_a_conversation_gives_a_prefix_of_items(kit: DialectKit) -> None:
     before: tuple[Item, ...] = ()
     for n in range(1, len(CONVERSATION) + 1):
         items = kit.decode(CONVERSATION[:n]).items
+        if before and isinstance(before[-1], Prefill):
+            before = before[:-1]  # the last turn of a request is one that the model is to go on with
         assert items[: len(before)] == before, f"{n} items do not begin with the translation of {n - 1}"
         before = items
 
@@ -212,7 +239,7 @@ def check_errors_have_the_right_shape(kit: DialectKit) -> None:
         assert ("retry-after" in headers) == isinstance(err, Overloaded), f"retry-after of {name}"
         if isinstance(err, ContextOverflow):
             assert b"70123" in body and b"65536" in body, "a context error must name both counts"
-        event = kit.dialect.stream_error(err)
+        event = kit.dialect.stream_error(err, pending_of(reply_of(ASSISTANTS[0], WITH_USAGE)), 3)
         assert event.endswith(b"\n\n") and b"\r" not in event, f"{name} is no event"
         assert event.startswith((b"data:", b"event:")), f"{name} is no event"
 
@@ -227,13 +254,18 @@ def check_credentials_are_found(kit: DialectKit) -> None:
 def check_models_name_the_policy(kit: DialectKit) -> None:
     body = kit.dialect.models('odd "name"', 4096)
     assert isinstance(msgspec.json.decode(body), dict)
-    assert msgspec.json.encode('odd "name"') in body, "the model list does not name the model"
+    assert b'odd \\"name\\"' in body, "the model list does not name the model"
+    assert b"other" in kit.dialect.model("other", 4096), "a model asked for by name is not described"
 
 
 def check_routes_are_plain(kit: DialectKit) -> None:
     assert any(route.kind == "generate" for route in kit.dialect.routes)
     for route in kit.dialect.routes:
         assert route.path.startswith("/") and route.path.count("{model}") == route.path.count("{"), route.path
+        if route.kind == "refuse":
+            assert 400 <= kit.dialect.refusal(route.path).status < 500, f"{route.path} is refused with no client error"
+        if route.kind == "count":
+            assert b"12345" in kit.dialect.counted(12345), "a count call is not told the count"
 
 
 CHECKS: tuple[Callable[[DialectKit], None], ...] = (

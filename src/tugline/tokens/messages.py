@@ -8,7 +8,6 @@ from typing import Literal, cast
 
 import msgspec
 
-from tugline.core.errors import Unsupported
 from tugline.core.items import Assistant, Item, Prefill, System, ToolCall, ToolResult, UserMedia, UserText
 from tugline.tokens.marks import JSON, strings
 
@@ -37,7 +36,7 @@ def messages(
 
     `names` (call id -> tool name) is read and grown: results carry the name of the call that they answer. A `Prefill`
     in front of an assistant turn is the beginning of its text; one at the end is an assistant message of its own.
-    Raises Unsupported for media.
+    Media are named in the text, for templates here are of models that read text: drift `media_omitted`.
     """
     builder = _Builder(shape, {} if names is None else names)
     for item in items:
@@ -109,7 +108,7 @@ class _Builder:
             case Prefill():
                 self._prefill = (self._prefill or "") + item.text
             case UserMedia():
-                raise Unsupported(f"this chat template renders text only, not {item.media_type}", path="messages")
+                self._user(UserText(self._omitted(item), item.joined))
 
     def flush(self) -> None:
         if self._prefill is not None:
@@ -134,8 +133,13 @@ class _Builder:
         else:
             self.out.append({"role": "user", "content": item.text})
 
+    def _omitted(self, item: UserMedia) -> str:
+        self.drift.add("media_omitted")
+        return f"[{item.media_type} omitted: this model reads text only]"
+
     def _result(self, item: ToolResult) -> Message:
-        message: Message = {"role": "tool", "content": item.text, "tool_call_id": item.call_id}
+        text = "\n".join(part for part in (item.text, *map(self._omitted, item.media)) if part)
+        message: Message = {"role": "tool", "content": text, "tool_call_id": item.call_id}
         name = item.name or self._names.get(item.call_id)
         if name is not None:
             message["name"] = name

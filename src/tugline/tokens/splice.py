@@ -8,7 +8,7 @@ is encoded alone, from a control token on, so that no merge crosses into what wa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tugline.core.columns import NO_IDS, Ids, concat, count, ids, ids_array, last, take
 from tugline.core.errors import Unsupported
@@ -82,7 +82,7 @@ def bridge(
 def kind_of(item: Item) -> str:
     """The word used in `Rules.appendable`; a prefill is fine wherever a generation prompt is."""
     match item:
-        case UserText() | Prefill():
+        case UserText() | Prefill() | UserMedia():
             return "user"
         case ToolResult():
             return "tool"
@@ -90,8 +90,6 @@ def kind_of(item: Item) -> str:
             return "system"
         case Assistant():
             return "assistant"
-        case UserMedia():
-            return "media"
 
 
 def tail_of(
@@ -129,7 +127,7 @@ def _with_name(item: ToolResult, history: Sequence[Item]) -> ToolResult:
     for turn in reversed(history):
         for call in turn.calls if isinstance(turn, Assistant) else ():
             if call.id == item.call_id:
-                return ToolResult(item.call_id, item.text, call.name)
+                return replace(item, name=call.name)
     return item
 
 

@@ -90,11 +90,31 @@ def test_media_are_digests_between_joined_texts() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "x"}}
     items = decode([{"role": "user", "content": [*parts("a", "b"), image, *parts("c"), audio]}]).items
     assert items[0] == UserText("ab")
-    assert items[1] == UserMedia("image/png", sha256(url.encode()).hexdigest(), joined=True)
+    assert items[1] == UserMedia("image/png", sha256(b"\0\0\0").hexdigest(), joined=True)
     assert items[2] == UserText("c", joined=True)
     assert isinstance(items[3], UserMedia) and items[3].joined
     only = decode([{"role": "user", "content": [{"type": "image_url", "image_url": "http://x/y.png"}]}]).items
     assert isinstance(only[0], UserMedia) and not only[0].joined
+
+
+def test_images_of_a_tool_result_stay_with_it() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    message = {"role": "tool", "tool_call_id": "c", "content": [*parts("a"), image, *parts("b")]}
+    (result,) = decode([message]).items
+    assert result == ToolResult("c", "ab", None, (UserMedia("image/png", sha256(b"\0\0\0").hexdigest(), joined=True),))
+
+
+@pytest.mark.parametrize("data", ["_-8=", "/+8", "_-8"])
+def test_one_image_is_one_item_however_its_base64_is_spelled(data: str) -> None:
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    (item,) = decode([{"role": "user", "content": [image]}]).items
+    assert isinstance(item, UserMedia) and item.digest == sha256(b"\xff\xef").hexdigest()
+
+
+def test_structured_output_is_an_option() -> None:
+    assert decode(response_format={"type": "json_object"}).options.output == "json_object"
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "a": 1}}}
+    assert decode(response_format=schema).options.output == '{"a":1,"type":"object"}'
 
 
 def test_a_trailing_assistant_message_is_history_unless_it_is_to_be_continued() -> None:
@@ -159,7 +179,7 @@ def test_keys_without_effect_are_named_in_wire_order() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "x"}]}]}, BadRequest, "messages[0].content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, BadRequest, "messages[0].content[0].text"),
         (
-            {"messages": [{"role": "tool", "tool_call_id": "c", "content": [{"type": "image_url"}]}]},
+            {"messages": [{"role": "system", "content": [{"type": "image_url"}]}]},
             Unsupported,
             "messages[0].content[0].type",
         ),
@@ -176,7 +196,8 @@ def test_keys_without_effect_are_named_in_wire_order() -> None:
         ({"n": 2}, Unsupported, "n"),
         ({"functions": []}, Unsupported, "functions"),
         ({"function_call": "auto"}, Unsupported, "function_call"),
-        ({"response_format": {"type": "json_schema"}}, Unsupported, "response_format.type"),
+        ({"response_format": {"type": "grammar"}}, Unsupported, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, BadRequest, "response_format.json_schema"),
         ({"tools": [TOOL, {"type": "web_search"}]}, Unsupported, "tools[1].type"),
         ({"tools": [{"type": "function", "function": {"name": 1}}]}, BadRequest, "tools[0].function.name"),
         ({"tools": [{"type": "function"}]}, BadRequest, "tools[0].function"),

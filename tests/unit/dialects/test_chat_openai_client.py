@@ -11,13 +11,16 @@ from contract.chat_kit import said
 from tugline.core.errors import ContextOverflow, EngineError, Forbidden, Overloaded, TuglineError, Unauthorized
 from tugline.core.items import Assistant
 from tugline.dialects import ChatDialect
-from tugline.testing.dialect_suite import ASSISTANTS, reply_of
+from tugline.testing.dialect_suite import ASSISTANTS, WITH_USAGE, pending_of, reply_of
 
 openai = pytest.importorskip("openai")
 httpx = pytest.importorskip("httpx")
 
 DIALECT = ChatDialect()
 JSON = {"content-type": "application/json"}
+
+
+PENDING = pending_of(reply_of(ASSISTANTS[0], WITH_USAGE))
 
 
 def client(respond: Any) -> Any:
@@ -31,8 +34,9 @@ def client(respond: Any) -> Any:
 
 def stream_of(assistant: Assistant, size: int) -> Iterator[bytes]:
     """Keep-alives first, then the stream cut into pieces of `size` bytes, as sockets do."""
-    parts, terminal = DIALECT.stream(reply_of(assistant), True)
-    whole = DIALECT.keepalive * 2 + b"".join(parts) + terminal
+    reply = reply_of(assistant, WITH_USAGE)
+    parts, terminal = DIALECT.stream(reply, 2)
+    whole = DIALECT.keepalive(pending_of(reply), 0) * 2 + b"".join(parts) + terminal
     for start in range(0, len(whole), size):
         yield whole[start : start + size]
 
@@ -90,7 +94,7 @@ def test_errors(err: TuglineError, kind: type[Exception], code: str) -> None:
 
 def test_error_inside_a_stream() -> None:
     def respond(_: Any) -> Any:
-        body = DIALECT.keepalive + DIALECT.stream_error(EngineError("the engine is gone"))
+        body = DIALECT.keepalive(PENDING, 0) + DIALECT.stream_error(EngineError("the engine is gone"), PENDING, 1)
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
 
     with client(respond) as chat, pytest.raises(openai.APIError, match="the engine is gone"):

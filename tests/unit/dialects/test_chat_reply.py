@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,11 +22,12 @@ from tugline.core.errors import (
     Unauthorized,
     Unsupported,
 )
-from tugline.core.items import Assistant, Reply, ToolCall, Usage
+from tugline.core.items import Assistant, Head, Options, Pending, Reply, Request, ToolCall, Usage, UserText
 from tugline.dialects import DIALECTS, ChatDialect, dialect_named
 
 SAID = Assistant("Hello", "Think", (ToolCall("call_1", "bash", '{"a" : 1}'),))
-REPLY = Reply("abc", "gpt-x", 1_700_000_000, SAID, "tool_calls", Usage(100, 20, 90, 5))
+ASKED = Request("gpt-x", Head(), (UserText("a"),))
+REPLY = Reply("abc", "gpt-x", 1_700_000_000, SAID, "tool_calls", Usage(100, 20, 90, 5), ASKED)
 USAGE = {
     "prompt_tokens": 100,
     "completion_tokens": 20,
@@ -62,14 +64,15 @@ def test_whole_reply() -> None:
 
 @pytest.mark.parametrize("nothing", [Assistant(), Assistant(text="", reasoning="", calls=())])
 def test_content_is_null_when_there_is_none(nothing: Assistant) -> None:
-    reply = Reply("abc", "m", 1, nothing, "length", Usage(1, 1))
+    reply = Reply("abc", "m", 1, nothing, "length", Usage(1, 1), ASKED)
     (choice,) = json.loads(ChatDialect().encode(reply))["choices"]
     assert choice["message"] == {"role": "assistant", "content": None}
     assert choice["finish_reason"] == "length"
 
 
 def chunks(usage: bool) -> list[dict[str, Any]]:
-    parts, terminal = ChatDialect().stream(REPLY, usage)
+    asked = replace(ASKED, options=Options(stream=True, include_usage=usage))
+    parts, terminal = ChatDialect().stream(replace(REPLY, request=asked))
     assert terminal == b"data: [DONE]\n\n"
     return [json.loads(e) for e in events(b"".join(parts))]
 
@@ -101,8 +104,8 @@ def test_usage_is_streamed_only_where_asked() -> None:
 
 
 def test_long_texts_leave_in_few_pieces() -> None:
-    reply = Reply("a", "m", 1, Assistant("x" * 100_000), "stop", Usage(1, 1))
-    parts, _ = ChatDialect().stream(reply, False)
+    reply = Reply("a", "m", 1, Assistant("x" * 100_000), "stop", Usage(1, 1), ASKED)
+    parts, _ = ChatDialect().stream(reply)
     assert len(parts) == 4 + 2
     assert max(map(len, parts)) < 40_000
 
@@ -135,7 +138,7 @@ def test_errors(err: TuglineError, kind: str, code: str, param: str | None) -> N
     assert (status, shown["type"], shown["code"], shown["param"]) == (err.status, kind, code, param)
     assert set(shown) == {"message", "type", "param", "code"}
     assert headers.get("retry-after") == ("1" if isinstance(err, Overloaded) else None)
-    (streamed,) = events(ChatDialect().stream_error(err))
+    (streamed,) = events(ChatDialect().stream_error(err, Pending("abc", "m", 1, ASKED)))
     assert json.loads(streamed) == {"error": shown}
 
 

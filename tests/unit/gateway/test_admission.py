@@ -1,10 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tugline.core.contracts import EngineInfo, Policy
 from tugline.core.errors import ContextOverflow, Forbidden, Unsupported
-from tugline.core.items import Head, Options, Request, UserMedia, UserText
+from tugline.core.items import Head, Item, Options, Request, ToolResult, UserMedia, UserText
 from tugline.core.turn import Sampling
 from tugline.gateway.admission import Spent, admit, check_budget, check_request
 
@@ -42,11 +43,22 @@ def test_session_budgets_end_a_session_cleanly() -> None:
         check_budget(policy, Spent(1, 30))
 
 
-def test_images_are_refused_loudly() -> None:
+IMAGE = UserMedia("image/png", "d")
+
+
+@pytest.mark.parametrize("item", [IMAGE, ToolResult("c", "", None, (IMAGE,))])
+def test_images_are_refused_where_the_operator_wants_it(item: Item) -> None:
+    asked = Request("m", Head(), (item,))
+    assert check_request(POLICY, asked) == ()
     with pytest.raises(Unsupported, match="cannot see image/png"):
-        check_request(Request("m", Head(), (UserMedia("image/png", "d"),)))
+        check_request(replace(POLICY, media="refuse"), asked)
 
 
-def test_forced_tool_choice_is_refused_not_ignored() -> None:
-    with pytest.raises(Unsupported, match="tool_choice"):
-        check_request(request(tool_choice="required"))
+@pytest.mark.parametrize(
+    ("options", "name"), [({"tool_choice": "required"}, "tool_choice"), ({"output": "json_object"}, "output")]
+)
+def test_what_needs_constrained_sampling_is_refused_or_named(options: dict[str, str], name: str) -> None:
+    with pytest.raises(Unsupported, match="constrained sampling"):
+        check_request(POLICY, request(**options))
+    free = replace(POLICY, constraints="ignore")
+    assert check_request(free, request(**options)) == (f"unconstrained_{name}",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from tokenizers import AddedToken, Tokenizer
@@ -139,9 +140,17 @@ def test_text_that_the_template_alters_is_reported() -> None:
     assert model(shouts).codec.controls_in(rendered.ids) == 1
 
 
+def test_media_are_named_in_their_place() -> None:
+    image = UserMedia("image/png", "00")
+    chat = model(CHATML)
+    shown = chat.render(NONE, [UserText("a"), replace(image, joined=True), ToolResult("c", "out", None, (image,))])
+    assert "media_omitted" in shown.drift
+    note = "[image/png omitted: this model reads text only]"
+    said = chat.render(NONE, [UserText(f"a{note}"), ToolResult("c", f"out\n{note}")])
+    assert shown.ids == said.ids and "media_omitted" not in said.drift
+
+
 def test_what_cannot_be_rendered_is_refused_by_name() -> None:
-    with pytest.raises(Unsupported, match="text only"):
-        model(CHATML).render(NONE, [UserMedia("image/png", "00")])
     raises = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(Unsupported, match="roles must alternate"):
         model(raises).render(NONE, [UserText("u")])
