@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,25 +9,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tugline.core.contracts import Route
-from tugline.core.errors import (
-    BadRequest,
-    ContextOverflow,
-    EngineError,
-    Forbidden,
-    NotFound,
-    Overloaded,
-    TooLarge,
-    TuglineError,
-    Unauthorized,
-)
+from tugline.core.errors import NotFound, TuglineError
 from tugline.core.items import Assistant, Pending, Reply, Request
 from tugline.dialects import chat_wire as wire
 from tugline.dialects.chat_decode import Decoders, assistant, to_request
-from tugline.dialects.sse import escape_separators, event
-from tugline.dialects.wire import decode, sound
-
-DELTA_CHARS = 32 * 1024
-"""Longer texts leave in several deltas: some clients limit the length of one event."""
+from tugline.dialects.openai_errors import ErrorReply, error_body, error_reply
+from tugline.dialects.sse import escape_separators, event, pieces
+from tugline.dialects.wire import decode
 
 
 class ChatDialect:
@@ -92,16 +79,11 @@ class ChatDialect:
 
     def error(self, err: TuglineError) -> tuple[int, dict[str, str], bytes]:
         """{"error": {message, type, param, code}} with the status that OpenAI clients act on."""
-        headers = {"content-type": "application/json"}
-        if isinstance(err, Overloaded):
-            headers["retry-after"] = f"{max(1, math.ceil(err.retry_after))}"
-        elif isinstance(err, EngineError) and not err.retryable:
-            headers["x-should-retry"] = "false"
-        return err.status, headers, escape_separators(self._encode(_error(err)))
+        return error_reply(err)
 
     def stream_error(self, err: TuglineError, pending: Pending, beats: int = 0) -> bytes:
         """An error event; no [DONE] follows."""
-        return event(self._encode(_error(err)))
+        return event(self._encode(ErrorReply(error_body(err))))
 
     def models(self, model: str, context: int) -> bytes:
         """The one policy there is. Any model name asked for means it."""
@@ -153,20 +135,15 @@ def _message(said: Assistant) -> wire.OutMessage:
 
 def _deltas(said: Assistant) -> Iterator[wire.Delta]:
     yield wire.Delta(role="assistant", content="" if not said.calls else None)
-    for piece in _pieces(said.reasoning):
+    for piece in pieces(said.reasoning):
         yield wire.Delta(reasoning_content=piece)
-    for piece in _pieces(said.text):
+    for piece in pieces(said.text):
         yield wire.Delta(content=piece)
     for index, call in enumerate(said.calls):
         opening = wire.OutFunction("", call.name)
         yield wire.Delta(tool_calls=[wire.OutCall(opening, index=index, id=call.id, type="function")])
-        for piece in _pieces(call.arguments):
+        for piece in pieces(call.arguments):
             yield wire.Delta(tool_calls=[wire.OutCall(wire.OutFunction(piece), index=index)])
-
-
-def _pieces(text: str | None) -> Iterator[str]:
-    for start in range(0, len(text or ""), DELTA_CHARS):
-        yield (text or "")[start : start + DELTA_CHARS]
 
 
 def _usage(reply: Reply) -> wire.OutUsage:
@@ -178,23 +155,3 @@ def _usage(reply: Reply) -> wire.OutUsage:
         wire.PromptDetails(usage.cached),
         wire.CompletionDetails(usage.reasoning),
     )
-
-
-def _error(err: TuglineError) -> wire.ErrorReply:
-    message, kind, code = err.message, "server_error", err.detail_code
-    if isinstance(err, ContextOverflow):
-        kind = "invalid_request_error"
-        message = (
-            f"This model's maximum context length is {err.limit} tokens. "
-            f"However, your messages resulted in {err.prompt_tokens} tokens. Please reduce the length of the messages."
-        )
-    elif isinstance(err, Unauthorized):
-        kind, code = "authentication_error", "invalid_api_key"
-    elif isinstance(err, Forbidden):
-        kind = "permission_error"
-    elif isinstance(err, Overloaded):
-        kind, code = "rate_limit_error", "rate_limit_exceeded"
-    elif isinstance(err, BadRequest | NotFound | TooLarge):
-        kind = "invalid_request_error"
-    param = err.path or None if isinstance(err, BadRequest) else None
-    return wire.ErrorReply(wire.ErrorBody(sound(message), kind, param, code))

@@ -189,14 +189,3 @@ class Chunk(msgspec.Struct, gc=False):
     choices: list[ChunkChoice]
     usage: OutUsage | UnsetType | None = UNSET
     system_fingerprint: str | None = None
-
-
-class ErrorBody(msgspec.Struct, gc=False):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorReply(msgspec.Struct, gc=False):
-    error: ErrorBody

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+DELTA_CHARS = 32 * 1024
+"""Longer texts leave in several deltas: some clients limit the length of one event."""
+
+
+def pieces(text: str | None) -> Iterator[str]:
+    """The text in deltas of at most DELTA_CHARS; nothing for no text."""
+    for start in range(0, len(text or ""), DELTA_CHARS):
+        yield (text or "")[start : start + DELTA_CHARS]
+
 
 def event(data: bytes) -> bytes:
     """One `data:` event of JSON text."""
