@@ -61,6 +61,8 @@ class Turn:
     drift: tuple[str, ...] = ()
     untrainable: str | None = None
     """Reason why no row may train this turn's tokens, or None."""
+    engine: str = ""
+    """Name of the engine that sampled it when that is not the policy: such turns never train."""
 
 
 class CallOutcome(StrEnum):
@@ -106,3 +108,7 @@ class CallRecord:
     root_reason: str | None = None
     drift: tuple[str, ...] = ()
     error: str | None = None
+    engine: str = ""
+    """Where the call went when that is not the policy."""
+    ignored: tuple[str, ...] = ()
+    """What the request held without effect here: keys by path, tools and content dropped by name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from tugline.core.contracts import EngineInfo, Policy
 from tugline.core.errors import ContextOverflow, Forbidden, Unsupported
@@ -46,6 +47,11 @@ def _constraints(options: Options) -> Iterator[tuple[str, str, str]]:
         yield "output", "response_format", "structured output"
 
 
+def engine_for(policy: Policy, model: str) -> str:
+    """Name of the engine that a model's name means: that of the first route that fits, else "", the policy."""
+    return next((r.engine for r in policy.routes if fnmatchcase(model, r.pattern)), "")
+
+
 def check_budget(policy: Policy, spent: Spent) -> None:
     """Raises Forbidden when the session's own budget is used up."""
     if policy.max_turns is not None and spent.turns >= policy.max_turns:
@@ -69,3 +75,18 @@ def admit(policy: Policy, request: Request, info: EngineInfo, prompt_len: int, s
     if policy.max_session_tokens is not None:
         limits.append(policy.max_session_tokens - spent.sampled_tokens)
     return replace(policy.sampling, max_tokens=max(1, min(limits)))
+
+
+def admit_elsewhere(policy: Policy, request: Request, info: EngineInfo, prompt_len: int) -> Sampling:
+    """The sampling of a call that another engine answers: nothing is trained there, so what is asked for counts.
+
+    Raises ContextOverflow when not even one token fits behind the prompt.
+    """
+    asked, pinned = request.options, policy.sampling
+    free = replace(policy, max_session_tokens=None)
+    return replace(
+        admit(free, request, info, prompt_len, Spent()),
+        temperature=pinned.temperature if asked.temperature is None else asked.temperature,
+        top_p=pinned.top_p if asked.top_p is None else asked.top_p,
+        seed=asked.seed,
+    )

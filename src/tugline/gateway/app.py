@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -45,14 +45,27 @@ class Router:
         """Whose error shape an unknown path gets."""
         return self._dialects[0]
 
-    def find(self, method: str, path: str) -> Matched:
-        """Raises NotFound."""
+    def find(self, method: str, path: str, headers: Mapping[str, str]) -> Matched:
+        """A path that several dialects have belongs to the one that claims the request, else to the first.
+
+        Raises NotFound.
+        """
+        found: list[Matched] = []
         for dialect in self._dialects:
             for route in dialect.routes:
                 params = _match(route.path, path)
                 if params is not None and route.method == method:
-                    return Matched(dialect, route, params)
-        raise NotFound(f"no route {method} {path[:200]}")
+                    found.append(Matched(dialect, route, {**params, **dict(route.params)}))
+                    break
+        if not found:
+            raise NotFound(f"no route {method} {path[:200]}")
+        return next((m for m in found if m.dialect.claims(headers)), found[0])
+
+    def speaker(self, path: str, headers: Mapping[str, str]) -> Dialect:
+        """Whose error shape a request gets that no route fits."""
+        near = [d for d in self._dialects if any(_match(r.path, path) is not None for r in d.routes)]
+        claims = [d for d in near or self._dialects if d.claims(headers)]
+        return (claims or near or [self.fallback])[0]
 
 
 class Share:
@@ -112,15 +125,22 @@ class GatewayApp:
                 await send({"type": "websocket.close", "code": 1000})
             return
         conn = Connection(send, receive)
-        dialect = self._router.fallback
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        path, path_secret = _split_prefix(scope["path"])
+        dialect = self._router.speaker(path, headers)
+        if headers.get("upgrade", "").strip().lower() == "websocket":
+            await _refuse_upgrade(conn, dialect)
+            return
         try:
-            path, path_secret = _split_prefix(scope["path"])
-            matched = self._router.find(scope["method"], path)
+            matched = self._router.find(scope["method"], path, headers)
             dialect = matched.dialect
-            headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
-            session = self._identify(matched.dialect, headers, scope, path_secret, bound)
-            if matched.route.kind == "models":
-                await self._models(matched, conn)
+            if matched.route.kind == "probe":
+                await conn.whole(200, {}, b"")
+                return
+            query = _query(scope.get("query_string", b""))
+            session = self._identify(matched.dialect, headers, query, path_secret, bound)
+            if matched.route.kind in ("models", "model", "refuse"):
+                await self._describe(matched, path, conn)
                 return
         except TuglineError as err:
             await _refuse(conn, dialect, err)
@@ -132,27 +152,40 @@ class GatewayApp:
             except TuglineError as err:
                 await _refuse(conn, dialect, err)
                 return
-            await self._delivery.serve(session, Incoming(dialect, path, matched.params, body), conn)
+            params = {**matched.params, **{f"?{name}": value for name, value in query.items()}}
+            serve = self._delivery.count if matched.route.kind == "count" else self._delivery.serve
+            await serve(session, Incoming(dialect, path, params, body), conn)
         finally:
             share.release()
 
     def _identify(
-        self, dialect: Dialect, headers: dict[str, str], scope: Scope, path_secret: str | None, bound: str | None
+        self,
+        dialect: Dialect,
+        headers: dict[str, str],
+        query: dict[str, str],
+        path_secret: str | None,
+        bound: str | None,
     ) -> OpenSession:
         """Order: socket, path prefix, key: harnesses often send a placeholder key beside a base URL that names them."""
         if bound is not None:
             session_id = bound
         else:
-            query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
             session_id = self._secrets.session_of(path_secret or dialect.credential(headers, query))
         session = self._sessions.get(session_id)
         if session is None:
             raise Forbidden("this session has ended; its key is no longer valid")
         return session
 
-    async def _models(self, matched: Matched, conn: Connection) -> None:
+    async def _describe(self, matched: Matched, path: str, conn: Connection) -> None:
+        """Models, or why a known route is not served."""
         model, context = self._describe_model()
-        await conn.whole(200, {"content-type": "application/json"}, matched.dialect.models(model, context))
+        if matched.route.kind == "refuse":
+            raise matched.dialect.refusal(path)
+        if matched.route.kind == "models":
+            body = matched.dialect.models(model, context)
+        else:
+            body = matched.dialect.model(matched.params["model"], context)
+        await conn.whole(200, {"content-type": "application/json"}, body)
 
     async def _read_body(self, receive: Receive, headers: dict[str, str], share: Share) -> bytes:
         declared = headers.get("content-length", "")
@@ -183,6 +216,12 @@ async def _refuse(conn: Connection, dialect: Dialect, err: TuglineError) -> None
     await conn.whole(status, {**extra, "connection": "close"} if status in (413, 429) else extra, data)
 
 
+async def _refuse_upgrade(conn: Connection, dialect: Dialect) -> None:
+    """Codex falls back to HTTP at once on 426, and after seven attempts on anything else."""
+    _, headers, data = dialect.error(BadRequest("WebSocket connections are not served here; use HTTP"))
+    await conn.whole(426, {**headers, "upgrade": "HTTP/1.1", "connection": "close"}, data)
+
+
 def _split_prefix(path: str) -> tuple[str, str | None]:
     """`/s/<secret>/v1/x` -> (`/v1/x`, secret). Double slashes from joined base URLs are collapsed."""
     secret = None
@@ -192,6 +231,14 @@ def _split_prefix(path: str) -> tuple[str, str | None]:
     while "//" in path:
         path = path.replace("//", "/")
     return path.rstrip("/") or "/", secret
+
+
+def _query(text: bytes) -> dict[str, str]:
+    """Query parameters; of one that comes twice the last."""
+    try:
+        return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=64))
+    except ValueError as err:
+        raise BadRequest("the query has too many fields") from err
 
 
 def _match(pattern: str, path: str) -> dict[str, str] | None:

@@ -9,18 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import dropwhile, takewhile
 
+from tugline.core.columns import count
 from tugline.core.contracts import Dialect
-from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
+from tugline.core.errors import BadRequest, EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
-from tugline.core.items import Pending, Reply, Request
+from tugline.core.items import Item, Pending, Reply, Request, System
 from tugline.core.turn import CallOutcome, CallRecord
 from tugline.forest.attach import Attachment
 from tugline.forest.retries import Join, Replay
+from tugline.gateway.admission import check_request, engine_for
 from tugline.gateway.connection import Connection
-from tugline.gateway.exchange import Deps, Inbound, Produced, outcome_of, produce
-from tugline.gateway.session import OpenSession
+from tugline.gateway.exchange import Deps, Inbound, Produced, make_prompt, outcome_of, produce
+from tugline.gateway.session import Lane, OpenSession
 
 BIG_BODY = 64 * 1024
 """Larger bodies are decoded and attached off the loop: thousands of small items cost 20 ms."""
@@ -59,8 +63,10 @@ class Incoming:
 class Delivery:
     """Serves generate calls of all sessions of a gateway."""
 
-    def __init__(self, deps: Deps, timing: Timing) -> None:
-        self._deps = deps
+    def __init__(self, lanes: Mapping[str, Deps], timing: Timing) -> None:
+        """`lanes`: what calls to each engine need; "" is the policy."""
+        self._lanes = lanes
+        self._deps = lanes[""]
         self._timing = timing
         self._running: dict[str, Running] = {}
         self._replies: dict[str, Reply] = {}
@@ -72,14 +78,14 @@ class Delivery:
         dialect = incoming.dialect
         try:
             with boundary(TuglineError, "internal error"):
-                request, attached = await self._read(session, incoming)
+                lane, request, attached = await self._read(session, incoming)
         except TuglineError as err:
             session.last_error = describe(err)
             self._count(session, dialect, CallOutcome.REJECTED)
             await self._refuse(conn, dialect, err)
             return
         pending = Pending(new_id("turn").removeprefix("turn_"), request.model, int(started), request)
-        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending)
+        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane)
         self._deps.metrics.running.inc()
         watcher = asyncio.ensure_future(conn.watch())
         try:
@@ -90,39 +96,64 @@ class Delivery:
 
     def forget(self, session: OpenSession) -> None:
         """Drop replies kept for a session that has ended."""
-        for turn_id in session.forest.turns:
-            self._replies.pop(turn_id, None)
+        for lane in session.lanes.values():
+            for turn_id in lane.forest.turns:
+                self._replies.pop(turn_id, None)
 
-    async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Request, Attachment]:
+    async def count(self, session: OpenSession, incoming: Incoming, conn: Connection) -> None:
+        """Answer a count call with the length that the prompt of the same request would have. Never training data."""
+        seq, call_id, started = session.next_seq(), new_id("call"), time.time()
+        dialect = incoming.dialect
+        try:
+            with boundary(TuglineError, "internal error"):
+                lane, request, attached = await self._read(session, incoming)
+                deps = self._lanes[lane.engine]
+                check_request(session.policy, request)
+                prompt = await asyncio.get_running_loop().run_in_executor(
+                    deps.pool, make_prompt, lane.forest, request, attached, deps
+                )
+                body = dialect.counted(count(prompt.ids))
+        except TuglineError as err:
+            self._count(session, dialect, CallOutcome.REJECTED)
+            await self._refuse(conn, dialect, err)
+            return
+        pending = Pending(call_id, request.model, int(started), request)
+        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane)
+        with contextlib.suppress(StoreError):
+            await self._deps.log.commit(_side_record(session, call, None, CallOutcome.SIDE), None)
+        self._count(session, dialect, CallOutcome.SIDE)
+        await conn.whole(200, {"content-type": "application/json"}, body)
+
+    async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Lane, Request, Attachment]:
         if session.closing:
             raise Forbidden("this session has ended; its key is no longer valid")
         begun = time.perf_counter()
         dialect, body = incoming.dialect, incoming.body
         if len(body) <= BIG_BODY:
-            request = dialect.decode(body, incoming.params)
-            attached = session.forest.attach(request)
+            read = _attached(session, dialect.decode(body, incoming.params))
         else:
             loop = asyncio.get_running_loop()
             request = await loop.run_in_executor(self._deps.pool, dialect.decode, body, incoming.params)
-            attached = await loop.run_in_executor(self._deps.pool, session.forest.attach, request)
+            read = await loop.run_in_executor(self._deps.pool, _attached, session, request)
         self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
-        return request, attached
+        return read
 
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
-        verdict = session.retries.decide(attached.fingerprint)
+        lane = call.lane
+        verdict = lane.retries.decide(attached.fingerprint)
         if isinstance(verdict, Replay) and verdict.turn_id in self._replies:
             if await self._replay(session, call, verdict.turn_id, conn):
-                session.retries.delivered(attached.fingerprint, verdict.turn_id)
-                session.forest.mark_delivered(verdict.turn_id)
+                lane.retries.delivered(attached.fingerprint, verdict.turn_id)
+                lane.forest.mark_delivered(verdict.turn_id)
             return
         running = self._running.get(verdict.call_id) if isinstance(verdict, Join) else None
         joined = running is not None
         if running is None:
             running = self._begin(session, call, attached)
         try:
-            produced = await self._wait(running, session, attached, call, conn)
+            produced = await self._wait(running, attached, call, conn)
         except (TuglineError, asyncio.CancelledError) as err:
-            session.retries.failed(attached.fingerprint, running.call_id)
+            lane.retries.failed(attached.fingerprint, running.call_id)
             shown = err if isinstance(err, TuglineError) else Forbidden("the session ended while the call was running")
             self._count(session, call.dialect, outcome_of(shown))
             await self._refuse(conn, call.dialect, shown, running.pending)
@@ -136,10 +167,10 @@ class Delivery:
 
     def _begin(self, session: OpenSession, call: Inbound, attached: Attachment) -> Running:
         admitted = asyncio.Event()
-        task = asyncio.ensure_future(produce(session, call, attached, self._deps, admitted.set))
+        task = asyncio.ensure_future(produce(session, call, attached, self._lanes[call.lane.engine], admitted.set))
         running = self._running[call.call_id] = Running(call.call_id, task, admitted, call.pending)
         session.tasks.add(task)
-        session.retries.begin(attached.fingerprint, call.call_id)
+        call.lane.retries.begin(attached.fingerprint, call.call_id)
 
         def done(finished: asyncio.Task[Produced]) -> None:
             self._running.pop(call.call_id, None)
@@ -150,9 +181,7 @@ class Delivery:
         task.add_done_callback(done)
         return running
 
-    async def _wait(
-        self, running: Running, session: OpenSession, attached: Attachment, call: Inbound, conn: Connection
-    ) -> Produced:
+    async def _wait(self, running: Running, attached: Attachment, call: Inbound, conn: Connection) -> Produced:
         """Wait for the generation with keep-alives. When the client leaves: grace, then abort unless another waits."""
         running.waiters += 1
         gone = asyncio.ensure_future(conn.gone.wait())
@@ -168,7 +197,7 @@ class Delivery:
                 if call.request.options.stream and running.admitted.is_set():
                     await self._ping(conn, call.dialect, running.pending)
             if running.waiters == 1:
-                session.retries.abandon(attached.fingerprint, running.call_id)
+                call.lane.retries.abandon(attached.fingerprint, running.call_id)
             await asyncio.wait({running.task}, timeout=self._timing.grace)
             if not running.task.done() and running.waiters == 1:
                 running.task.cancel()
@@ -212,13 +241,13 @@ class Delivery:
         """`calls`: the call answered here and the id of the one that began the generation."""
         (call, begun_by), turn_id = calls, produced.turn.turn_id
         if delivered:
-            session.retries.delivered(attached.fingerprint, turn_id, begun_by)
-            session.forest.mark_delivered(turn_id)
+            call.lane.retries.delivered(attached.fingerprint, turn_id, begun_by)
+            call.lane.forest.mark_delivered(turn_id)
             self._replies.pop(turn_id, None)
         else:
-            session.retries.undelivered(attached.fingerprint, turn_id, begun_by)
+            call.lane.retries.undelivered(attached.fingerprint, turn_id, begun_by)
             self._replies[turn_id] = produced.reply
-            if not session.forest.delivered(turn_id):
+            if not call.lane.forest.delivered(turn_id):
                 with contextlib.suppress(StoreError):
                     await self._deps.log.mark(produced.record.call_id, CallOutcome.UNDELIVERED)
         self._count(session, call.dialect, CallOutcome.ANSWERED if delivered else CallOutcome.UNDELIVERED)
@@ -257,7 +286,34 @@ class Delivery:
         self._deps.metrics.calls.labels(dialect.name, outcome.value).inc()
 
 
-def _side_record(session: OpenSession, call: Inbound, turn_id: str, outcome: CallOutcome) -> CallRecord:
+def _attached(session: OpenSession, request: Request) -> tuple[Lane, Request, Attachment]:
+    """Where a request belongs: its engine's lane, the history it names, the turn it continues."""
+    lane = session.lanes[engine_for(session.policy, request.model)]
+    if request.previous is not None:
+        request = replace(request, items=_continued(lane, request))
+    return lane, request, lane.forest.attach(request)
+
+
+def _continued(lane: Lane, request: Request) -> tuple[Item, ...]:
+    """The items of the conversation that ends with reply `request.previous`, and those of the request. Instructions
+    are not carried over, as the API has it. Raises BadRequest for a reply that this session has not."""
+    turn_id = f"turn_{request.previous}"
+    if turn_id not in lane.forest.turns:
+        raise BadRequest(
+            f"Previous response with id '{(request.previous or '')[:100]}' not found.",
+            path="previous_response_id",
+            code="previous_response_not_found",
+        )
+    lead = list(takewhile(_is_instructions, request.items))
+    history = dropwhile(_is_instructions, lane.forest.history(turn_id))
+    return (*lead, *history, *request.items[len(lead) :])
+
+
+def _is_instructions(item: Item) -> bool:
+    return isinstance(item, System) and item.role == "instructions"
+
+
+def _side_record(session: OpenSession, call: Inbound, turn_id: str | None, outcome: CallOutcome) -> CallRecord:
     return CallRecord(
         call_id=call.call_id,
         session_id=session.session_id,
@@ -270,6 +326,8 @@ def _side_record(session: OpenSession, call: Inbound, turn_id: str, outcome: Cal
         started=call.started,
         duration=max(0.0, time.time() - call.started),
         asked_model=call.request.model[:200],
+        engine=call.lane.engine,
+        ignored=call.request.ignored,
     )
 
 

@@ -23,10 +23,10 @@ from tugline.core.errors import EngineError, StoreError, TuglineError, boundary,
 from tugline.core.items import Assistant, Options, Pending, Reply, Request, ToolCall, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
 from tugline.forest.check import check_sample
-from tugline.forest.forest import Attachment
-from tugline.gateway.admission import admit, check_budget, check_request
+from tugline.forest.forest import Attachment, Forest
+from tugline.gateway.admission import admit, admit_elsewhere, check_budget, check_request
 from tugline.gateway.metrics import Metrics
-from tugline.gateway.session import OpenSession
+from tugline.gateway.session import Lane, OpenSession
 from tugline.gateway.upstream import RetryPolicy, sample
 from tugline.tokens.model import BridgeRefused, ChatModel, Parsed
 
@@ -71,6 +71,7 @@ class Inbound:
     path: str
     request: Request
     pending: Pending
+    lane: Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +139,12 @@ async def _steps(
     )
     turn, reply = _make_turn(session, call, prompt, Sampled(taken, parsed, sampling), deps.engine.info)
     record = _record(session, call, End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref))
-    await _commit(session, record, turn, deps)
+    await _commit(session, call.lane, record, turn, deps)
     _measure(deps.metrics, turn)
     return Produced(reply, turn, record)
 
 
-async def _commit(session: OpenSession, record: CallRecord, turn: Turn, deps: Deps) -> None:
+async def _commit(session: OpenSession, lane: Lane, record: CallRecord, turn: Turn, deps: Deps) -> None:
     """Make the call durable, then part of the forest. Cancelled in between, the turn stays, marked undelivered."""
     writing = asyncio.ensure_future(deps.log.commit(record, turn))
     try:
@@ -151,12 +152,12 @@ async def _commit(session: OpenSession, record: CallRecord, turn: Turn, deps: De
     except asyncio.CancelledError:
         await asyncio.wait({writing})
         if writing.exception() is None:
-            session.forest.commit(turn)
+            lane.forest.commit(turn)
             with contextlib.suppress(StoreError):
                 await deps.log.mark(record.call_id, CallOutcome.UNDELIVERED)
             raise CommittedButGone from None
         raise
-    session.forest.commit(turn)
+    lane.forest.commit(turn)
     session.grew(turn)
 
 
@@ -166,25 +167,28 @@ class CommittedButGone(asyncio.CancelledError):
 
 async def _prepare(session: OpenSession, call: Inbound, attached: Attachment, deps: Deps) -> tuple[Prompt, Sampling]:
     unmet = check_request(session.policy, call.request)
-    check_budget(session.policy, session.spent)
+    if not call.lane.engine:
+        check_budget(session.policy, session.spent)
     begun = time.perf_counter()
-    prompt = await _off_loop(deps, lambda: make_prompt(session, call.request, attached, deps))
+    prompt = await _off_loop(deps, lambda: make_prompt(call.lane.forest, call.request, attached, deps))
     prompt = replace(prompt, drift=prompt.drift + unmet)
     deps.metrics.stage.labels("prompt").observe(time.perf_counter() - begun)
-    sampling = admit(session.policy, call.request, deps.engine.info, count(prompt.ids), session.spent)
-    return prompt, sampling
+    info, length = deps.engine.info, count(prompt.ids)
+    if call.lane.engine:
+        return prompt, admit_elsewhere(session.policy, call.request, info, length)
+    return prompt, admit(session.policy, call.request, info, length, session.spent)
 
 
-def make_prompt(session: OpenSession, request: Request, attached: Attachment, deps: Deps) -> Prompt:
+def make_prompt(forest: Forest, request: Request, attached: Attachment, deps: Deps) -> Prompt:
     """Prompt ids for an attached request: full(parent) ++ bridge, or a full render for a root. Runs in a worker."""
     parent, model = attached.parent, deps.model
     root_reason = attached.root_reason
     if parent is not None and not deps.rerender:
-        full = session.forest.full(parent.turn_id)
+        full = forest.full(parent.turn_id)
         try:
             bridge = model.bridge(
                 request.head,
-                session.forest.history(parent.turn_id),
+                forest.history(parent.turn_id),
                 attached.tail,
                 last_id=None if not full else int.from_bytes(full[-4:], "little", signed=True),
                 finish=parent.finish,
@@ -228,7 +232,7 @@ def _make_turn(
         request=call.request,
     )
     echo = call.dialect.echo(reply)
-    exact, lenient = session.forest.keys(prompt.attached, echo)
+    exact, lenient = call.lane.forest.keys(prompt.attached, echo)
     request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
     turn = Turn(
         turn_id=turn_id,
@@ -251,6 +255,7 @@ def _make_turn(
         level=info.level,
         drift=prompt.drift + parsed.drift + _unasked(call.request.options, assistant),
         untrainable=check_sample(request, taken, info),
+        engine=call.lane.engine,
     )
     return turn, reply
 
@@ -312,6 +317,8 @@ def _record(session: OpenSession, call: Inbound, end: End) -> CallRecord:
         root_reason=prompt.root_reason if prompt else None,
         drift=turn.drift if turn else (),
         error=end.error,
+        engine=call.lane.engine,
+        ignored=call.request.ignored,
     )
 
 

@@ -6,12 +6,13 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from tugline.core.contracts import Access, CallLog, Dialect, Engine, Policy, SessionCalls
-from tugline.core.errors import RunError
+from tugline.core.errors import ConfigError, RunError
 from tugline.forest.forest import Forest
 from tugline.gateway.app import GatewayApp, Router
 from tugline.gateway.delivery import Delivery, Timing
@@ -19,9 +20,12 @@ from tugline.gateway.exchange import Deps
 from tugline.gateway.metrics import Metrics
 from tugline.gateway.secrets import SecretTable
 from tugline.gateway.server import Listener, bind, listen
-from tugline.gateway.session import OpenSession
+from tugline.gateway.session import Lane, OpenSession
 from tugline.gateway.upstream import RetryPolicy
 from tugline.tokens.model import ChatModel
+
+ENDED = 4096
+"""Ended sessions whose call counts are kept for whoever closes them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,14 @@ class GatewayOptions:
     rerender: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """An engine beside the policy and its chat model: a teacher, a judge, a utility model."""
+
+    engine: Engine
+    model: ChatModel
+
+
 class LocalGateway:
     """Implements core SessionGate in this process."""
 
@@ -47,18 +59,21 @@ class LocalGateway:
         log: CallLog,
         dialects: Sequence[Dialect],
         options: GatewayOptions = GatewayOptions(),
+        *,
+        others: Mapping[str, Seat] = MappingProxyType({}),
     ) -> None:
+        """`others`: engines that sessions may route model names to. The caller starts and closes every engine."""
         self.metrics = Metrics()
         self._options = options
         self._log = log
         self._model = model
         self._pool = ThreadPoolExecutor(options.workers, thread_name_prefix="tugline-tokens")
         deps = Deps(engine, model, log, self.metrics, self._pool, options.retry, options.rerender)
-        self._engine = engine
+        self._lanes = {"": deps, **{n: replace(deps, engine=s.engine, model=s.model) for n, s in others.items()}}
         self._secrets = SecretTable()
         self._sessions: dict[str, OpenSession] = {}
         self._closed: dict[str, SessionCalls] = {}
-        self._delivery = Delivery(deps, options.timing)
+        self._delivery = Delivery(self._lanes, options.timing)
         self._app = GatewayApp(
             Router(tuple(dialects)),
             self._secrets,
@@ -91,10 +106,20 @@ class LocalGateway:
         return f"http://{self._options.host}:{self._listener.port}"
 
     async def open(self, session_id: str, policy: Policy) -> Access:
-        """Start a session; turns already stored under this id are restored."""
+        """Start a session; turns already stored under this id are restored. Raises ConfigError for a route to an
+        engine that is not here."""
+        for route in policy.routes:
+            if route.engine not in self._lanes:
+                known = ", ".join(sorted(name for name in self._lanes if name)) or "none"
+                raise ConfigError(f"no engine {route.engine[:80]!r}; there are: {known}", where=route.pattern[:80])
         turns = await self._log.load_turns(session_id)
-        forest = Forest.restore(session_id, self._model.digest, turns)
-        self._sessions[session_id] = OpenSession(session_id, policy, forest)
+        lanes = {
+            name: Lane(
+                name, Forest.restore(session_id, deps.model.digest, [turn for turn in turns if turn.engine == name])
+            )
+            for name, deps in self._lanes.items()
+        }
+        self._sessions[session_id] = OpenSession(session_id, policy, lanes)
         self.metrics.sessions.set(len(self._sessions))
         secret = self._secrets.issue(session_id)
         return Access(session_id, secret, self.url, f"{self.url}/s/{secret}")
@@ -116,10 +141,13 @@ class LocalGateway:
         if session.tasks:
             await asyncio.wait(list(session.tasks), timeout=5)
         self._delivery.forget(session)
-        await self._engine.release(session_id)
+        for deps in self._lanes.values():
+            await deps.engine.release(session_id)
         await self._log.seal(session_id)
         self.metrics.sessions.set(len(self._sessions))
         self._closed[session_id] = summary = session.summary()
+        while len(self._closed) > ENDED:
+            self._closed.pop(next(iter(self._closed)))
         return summary
 
     async def stop(self) -> None:

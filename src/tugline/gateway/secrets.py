@@ -5,18 +5,24 @@ from __future__ import annotations
 from tugline.core.errors import Forbidden, Unauthorized
 from tugline.core.ident import new_secret, secret_digest
 
+REMEMBERED = 65_536
+"""Ended secrets whose holders learn that their session has ended; older ones are unknown again."""
+
 
 class SecretTable:
     """Maps live secrets to sessions. Ended secrets are remembered as digests so that their holder learns why."""
 
     def __init__(self) -> None:
         self._live: dict[bytes, str] = {}
-        self._ended: set[bytes] = set()
+        self._of: dict[str, list[bytes]] = {}
+        self._ended: dict[bytes, None] = {}
 
     def issue(self, session_id: str) -> str:
         """A fresh 256-bit secret for a session. The clear text is returned once and not kept."""
         secret = new_secret()
-        self._live[secret_digest(secret)] = session_id
+        digest = secret_digest(secret)
+        self._live[digest] = session_id
+        self._of.setdefault(session_id, []).append(digest)
         return secret
 
     def session_of(self, secret: str | None) -> str:
@@ -33,6 +39,8 @@ class SecretTable:
 
     def revoke(self, session_id: str) -> None:
         """End every secret of a session."""
-        for digest in [d for d, s in self._live.items() if s == session_id]:
+        for digest in self._of.pop(session_id, ()):
             del self._live[digest]
-            self._ended.add(digest)
+            self._ended[digest] = None
+        while len(self._ended) > REMEMBERED:
+            del self._ended[next(iter(self._ended))]

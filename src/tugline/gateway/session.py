@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 
 from tugline.core.contracts import Policy, SessionCalls
 from tugline.core.turn import CallOutcome, Turn
@@ -12,15 +13,24 @@ from tugline.forest.retries import RetryBook
 from tugline.gateway.admission import Spent
 
 
-class OpenSession:
-    """Forest, retry book, budgets and running work of a session."""
+class Lane:
+    """What a session has with one engine: "" is the policy. Turns of two engines never share a tree."""
 
-    def __init__(self, session_id: str, policy: Policy, forest: Forest) -> None:
-        self.session_id = session_id
-        self.policy = policy
+    def __init__(self, engine: str, forest: Forest) -> None:
+        self.engine = engine
         self.forest = forest
         self.retries = RetryBook()
-        self.spent = Spent(len(forest.turns), sum(len(t.sampled) // 4 for t in forest.turns.values()))
+
+
+class OpenSession:
+    """Lanes, budgets and running work of a session."""
+
+    def __init__(self, session_id: str, policy: Policy, lanes: Mapping[str, Lane]) -> None:
+        self.session_id = session_id
+        self.policy = policy
+        self.lanes = lanes
+        ours = lanes[""].forest.turns
+        self.spent = Spent(len(ours), sum(len(t.sampled) // 4 for t in ours.values()))
         self.calls: Counter[str] = Counter()
         self.engine_failures = 0
         self.last_error: str | None = None
@@ -29,7 +39,7 @@ class OpenSession:
         self.held = 0
         """Bytes of request bodies being read or answered."""
         self._next_call = 0
-        self._next_turn = len(forest.turns)
+        self._next_turn = sum(len(lane.forest.turns) for lane in lanes.values())
 
     def next_seq(self) -> int:
         """Number of a new call, in order of arrival."""
@@ -42,7 +52,9 @@ class OpenSession:
         return self._next_turn - 1
 
     def grew(self, turn: Turn) -> None:
-        """Account for a committed turn."""
+        """Account for a committed turn. Budgets are the policy's."""
+        if turn.engine:
+            return
         self.spent = Spent(self.spent.turns + 1, self.spent.sampled_tokens + len(turn.sampled) // 4)
 
     def count(self, outcome: CallOutcome) -> None:

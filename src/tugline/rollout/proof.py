@@ -122,7 +122,7 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
         proof.findings.extend(found)
     if isinstance(state, Ended):
         proof.findings.extend(verify_masks(traces, turns, undelivered_turns(turns, calls)))
-        trainable = any(any(trace.loss_mask) for trace in traces)
+        trainable = any(any(trace.loss_mask) for trace in traces) or any(turn.engine for turn in turns)
         if state.reward is not None and FAILURE_OF[state.outcome] is not Failure.INFRA and not trainable:
             proof.rewarded_without_tokens.append(session_id)
 

@@ -122,6 +122,8 @@ def mask_sum(mask: bytes) -> int:
 
 def why_untrained(turn: Turn, undelivered: frozenset[str]) -> str | None:
     """Why no row trains a turn's tokens, or None. `undelivered`: replies that no harness has seen."""
+    if turn.engine:
+        return "other_engine"
     if turn.untrainable is not None:
         return turn.untrainable
     if turn.turn_id in undelivered:
