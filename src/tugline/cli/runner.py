@@ -17,7 +17,7 @@ import uvloop
 from tugline.cli import output
 from tugline.cli.progress import Progress
 from tugline.cli.show import show_proof, show_summary
-from tugline.cli.wiring import wired
+from tugline.cli.wiring import journal_of, wired
 from tugline.config.load import Loaded, dump_toml
 from tugline.core.columns import concat, count, floats_array, take_floats
 from tugline.core.contracts import Engine
@@ -25,7 +25,6 @@ from tugline.core.errors import ConfigError
 from tugline.core.session import Ended
 from tugline.core.task import Task
 from tugline.engines import Scorer
-from tugline.engines.journal import JournalIndex
 from tugline.forest.forest import Forest
 from tugline.rollout.proof import Proof, prove_run
 from tugline.rollout.summary import Summary, summarise
@@ -77,7 +76,7 @@ def run_and_report(request: RunRequest, *, as_json: bool) -> int:
     ):
         rescored = runner.run(_run(request, tasks, store, progress))
     with RunStore.open(path, write=False) as reader:
-        proof = prove_run(reader, JournalIndex(path / "engine", strict=False).get)
+        proof = prove_run(reader, journal_of(path))
         summary = summarise(reader)
     seconds = time.monotonic() - begun
     ok = proof.ok and (rescored is None or rescored.ok) and summary.total == total

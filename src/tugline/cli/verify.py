@@ -13,10 +13,9 @@ from tugline.cli import output
 from tugline.cli.runner import Rescored
 from tugline.cli.runner import rescore as rescore_calls
 from tugline.cli.show import show_proof
-from tugline.cli.wiring import engine_for
+from tugline.cli.wiring import engine_for, journal_of
 from tugline.config.load import load
 from tugline.core.errors import TuglineError
-from tugline.engines.journal import JournalIndex
 from tugline.rollout.proof import prove_run
 from tugline.store import RunStore
 
@@ -48,7 +47,7 @@ def verify(
     again: Rescored | None = None
     try:
         with RunStore.open(run, write=False) as store:
-            proof = prove_run(store, JournalIndex(run / "engine", strict=False).get)
+            proof = prove_run(store, journal_of(run))
             if rescore:
                 again = asyncio.run(_rescore(run, store))
     except TuglineError as err:

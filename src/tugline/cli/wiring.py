@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tugline.config.types import Settings
-from tugline.core.contracts import Engine, Harness, Limits, Policy, SandboxProvider
+from tugline.core.contracts import Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
 from tugline.core.errors import ConfigError
 from tugline.core.session import Ended, SessionState
-from tugline.core.task import Task
+from tugline.core.task import ModelRoute, Task
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallRecord, Sampling, Turn
 from tugline.dialects import DIALECTS
 from tugline.engines import make_engine
+from tugline.engines.journal import JournalIndex
 from tugline.engines.modeldir import read_model_dir
 from tugline.gateway.delivery import Timing
-from tugline.gateway.gateway import GatewayOptions, LocalGateway
+from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
 from tugline.harnesses import harness as find_harness
 from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
@@ -48,9 +49,13 @@ class Wired:
 
 def model_dir(settings: Settings) -> Path:
     """Where the policy lies. Raises ConfigError when it is no directory."""
-    path = Path(settings.engine.model).expanduser() if settings.engine.model else PILOT
+    return _model_dir(settings.engine.model, "engine.model")
+
+
+def _model_dir(model: str | None, where: str) -> Path:
+    path = Path(model).expanduser() if model else PILOT
     if not path.is_dir():
-        raise ConfigError(f"{path} is not a model directory", where="engine.model")
+        raise ConfigError(f"{path} is not a model directory", where=where)
     return path
 
 
@@ -89,7 +94,60 @@ def policy_of(settings: Settings) -> Policy:
         sampling=Sampling(s.temperature, s.top_p, s.top_k, s.max_tokens),
         max_turns=limits.max_turns,
         max_session_tokens=limits.max_tokens_per_session,
+        media="refuse" if settings.gateway.media == "refuse" else "omit",
+        constraints="ignore" if settings.gateway.constraints == "ignore" else "refuse",
+        routes=tuple(ModelRoute(pattern, engine) for pattern, engine in settings.models.routes.items()),
     )
+
+
+def check_routes(settings: Settings, tasks: tuple[Task, ...]) -> None:
+    """Every engine that a route names is there. Raises ConfigError naming setting or task."""
+    known = ", ".join(settings.engines) or "none"
+    for pattern, engine in settings.models.routes.items():
+        if engine not in settings.engines:
+            raise ConfigError(
+                f"no engine {engine!r} in [engines]; there are: {known}", where=f"models.routes.{pattern}"
+            )
+    for task in tasks:
+        for route in task.routes:
+            if route.engine not in settings.engines:
+                where = f"task {task.name}, metadata.tugline.models"
+                raise ConfigError(f"no engine {route.engine!r} in [engines]; there are: {known}", where=where)
+
+
+@asynccontextmanager
+async def other_engines(settings: Settings, run_dir: Path) -> AsyncIterator[dict[str, Seat]]:
+    """The engines beside the policy, started; their journals lie in RUN/engines/NAME."""
+    seats: dict[str, Seat] = {}
+    try:
+        for name, one in settings.engines.items():
+            engine = make_engine(
+                one.spec,
+                model=_model_dir(one.model, f"engines.{name}.model"),
+                journal_dir=run_dir / "engines" / name,
+                device=one.device,
+                threads=one.threads,
+                slots=one.slots,
+                seed=settings.run.seed,
+            )
+            seats[name] = Seat(engine, await asyncio.to_thread(chat_model, engine.info.model_dir))
+            await engine.start()
+        yield seats
+    finally:
+        for seat in seats.values():
+            await seat.engine.close()
+
+
+def journal_of(run_dir: Path) -> Callable[[str], JournalEntry | None]:
+    """Looks generations up in the journals of a run's engines, whichever wrote them."""
+    others = run_dir / "engines"
+    places = [run_dir / "engine", *(sorted(p for p in others.iterdir() if p.is_dir()) if others.is_dir() else ())]
+    indexes = [JournalIndex(place, strict=False) for place in places]
+
+    def find(engine_ref: str) -> JournalEntry | None:
+        return next((e for e in (index.get(engine_ref) for index in indexes) if e is not None), None)
+
+    return find
 
 
 async def choose_sandbox(settings: Settings, run_dir: Path, tasks: tuple[Task, ...]) -> SandboxProvider:
@@ -164,13 +222,17 @@ async def wired(
         timing=Timing(gate.keepalive, gate.grace),
         rerender=gate.rerender,
     )
-    gateway = LocalGateway(engine, model, store, DIALECTS, options)
+    check_routes(settings, tasks)
     harness: Harness = find_harness(settings.harness.name)
     cache = await asyncio.to_thread(Path(settings.cache.dir).expanduser)
     provider = await choose_sandbox(settings, run_dir, tasks)
+    stack = AsyncExitStack()
     try:
         await provider.reap()
         await engine.start()
+        others = await stack.enter_async_context(other_engines(settings, run_dir))
+        gateway = LocalGateway(engine, model, store, DIALECTS, options, others=others)
+        stack.push_async_callback(gateway.stop)
         await gateway.start()
         parts = Parts(
             store=store,
@@ -189,6 +251,6 @@ async def wired(
         service = RolloutService(spec_of(settings, tasks, engine.info.context), parts)
         yield Wired(store, engine, gateway, provider, service)
     finally:
-        await gateway.stop()
+        await stack.aclose()
         await provider.close()
         await engine.close()

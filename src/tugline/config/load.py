@@ -9,9 +9,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
-from tugline.config.types import Settings
+from tugline.config.types import EngineSettings, Settings
 from tugline.config.values import convert
 from tugline.core.errors import ConfigError
 
@@ -30,7 +30,7 @@ class Loaded:
 
     def flat(self) -> dict[str, object]:
         """{dotted key: value} of all settings."""
-        return dict(_flatten(self.settings, ""))
+        return {f"{section}.{name}": value for section, name, value in _entries(self.settings, "")}
 
 
 def load(file: Path | None, env: Mapping[str, str], flags: Mapping[str, object]) -> Loaded:
@@ -39,9 +39,10 @@ def load(file: Path | None, env: Mapping[str, str], flags: Mapping[str, object])
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     for key, value, where in (*_from_file(file), *_from_env(env), *((k, v, "flag") for k, v in flags.items())):
-        if key not in kinds:
+        kind = kinds.get(key) or _open_kind(key)
+        if kind is None:
             raise ConfigError(f"unknown setting {key!r}{_nearest(key, kinds)}", where=where)
-        values[key] = convert(key, kinds[key], value, where)
+        values[key] = convert(key, kind, value, where)
         sources[key] = where
     if "cache.dir" not in values and env.get("XDG_CACHE_HOME"):
         values["cache.dir"], sources["cache.dir"] = f"{env['XDG_CACHE_HOME']}/tugline", "XDG_CACHE_HOME"
@@ -51,10 +52,10 @@ def load(file: Path | None, env: Mapping[str, str], flags: Mapping[str, object])
 def dump_toml(settings: Settings) -> str:
     """The settings as a TOML file that loads to the same settings."""
     sections: dict[str, list[str]] = {}
-    for key, value in _flatten(settings, ""):
-        section, _, name = key.rpartition(".")
+    for section, name, value in _entries(settings, ""):
         if value is not None:
-            sections.setdefault(section, []).append(f"{name} = {_toml(value)}")
+            shown = name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+            sections.setdefault(section, []).append(f"{shown} = {_toml(value)}")
     return "\n".join(f"[{name}]\n" + "\n".join(lines) + "\n" for name, lines in sections.items())
 
 
@@ -70,7 +71,7 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, object, str]]:
         raise ConfigError("is not UTF-8 text", where=str(file)) from err
     except tomllib.TOMLDecodeError as err:
         raise ConfigError(f"is not valid TOML: {err}", where=str(file)) from err
-    sections = {key.rpartition(".")[0] for key, _ in _kinds(Settings, "")}
+    sections = {key.rpartition(".")[0] for key, _ in _kinds(Settings, "")} | {"engines", "models", "models.routes"}
     for key, value in _leaves(tree, ""):
         if value != {} or key not in sections:  # an empty section sets nothing
             yield key, value, f"{file}{_line_of(text, key)}"
@@ -106,10 +107,20 @@ def _line_of(text: str, key: str) -> str:
     return ""
 
 
+def _open_kind(key: str) -> object | None:
+    """Type of a setting in a section whose keys are people's own: `engines.NAME.x` and `models.routes.PATTERN`."""
+    named = re.fullmatch(r"engines\.[A-Za-z0-9_-]{1,64}\.(\w+)", key)
+    if named:
+        return get_type_hints(EngineSettings).get(named.group(1))
+    return str if re.fullmatch(r"models\.routes\..+", key, re.DOTALL) else None
+
+
 def _kinds(cls: type, prefix: str) -> Iterator[tuple[str, object]]:
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         kind = hints[field.name]
+        if get_origin(kind) is Mapping:
+            continue
         if dataclasses.is_dataclass(kind):
             yield from _kinds(kind, f"{prefix}{field.name}.")  # type: ignore[arg-type]  # a class, not an instance
         else:
@@ -121,20 +132,35 @@ def _build(cls: type[Any], prefix: str, values: Mapping[str, object]) -> Any:
     made: dict[str, object] = {}
     for field in dataclasses.fields(cls):
         key = f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(hints[field.name]):
+        if get_origin(hints[field.name]) is Mapping:
+            made[field.name] = _build_mapping(get_args(hints[field.name])[1], f"{key}.", values)
+        elif dataclasses.is_dataclass(hints[field.name]):
             made[field.name] = _build(hints[field.name], f"{key}.", values)
         elif key in values:
             made[field.name] = values[key]
     return cls(**made)
 
 
-def _flatten(value: Any, prefix: str) -> Iterator[tuple[str, object]]:
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
-        if dataclasses.is_dataclass(inner):
-            yield from _flatten(inner, f"{prefix}{field.name}.")
+def _build_mapping(kind: Any, prefix: str, values: Mapping[str, object]) -> dict[str, Any]:
+    mine = [key[len(prefix) :] for key in values if key.startswith(prefix)]
+    if not dataclasses.is_dataclass(kind):
+        return {name: values[prefix + name] for name in mine}
+    names = dict.fromkeys(name.partition(".")[0] for name in mine)
+    return {name: _build(kind, f"{prefix}{name}.", values) for name in names}  # type: ignore[arg-type]  # a class
+
+
+def _entries(value: Any, section: str) -> Iterator[tuple[str, str, object]]:
+    """(section, name, value) of every setting."""
+    pairs = (
+        value.items()
+        if isinstance(value, Mapping)
+        else [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    )
+    for name, inner in pairs:
+        if dataclasses.is_dataclass(inner) or isinstance(inner, Mapping):
+            yield from _entries(inner, f"{section}.{name}" if section else name)
         else:
-            yield f"{prefix}{field.name}", inner
+            yield section, name, inner
 
 
 def _nearest(key: str, kinds: Mapping[str, object]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -101,8 +102,20 @@ class GatewaySettings:
     """Seconds that a generation goes on after its client has left."""
     max_body: int = 32 << 20
     """Bytes of one request."""
+    media: str = "omit"
+    """omit | refuse: images and files, which a text model cannot see."""
+    constraints: str = "refuse"
+    """refuse | ignore: structured output and forced tools on an engine without constrained sampling."""
     rerender: bool = False
     """Control experiment: render every prompt anew, as gateways without token-in do. Breaks continuity on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What the names that harnesses ask for mean."""
+
+    routes: Mapping[str, str] = field(default_factory=dict)
+    """Pattern of a model's name (shell wildcards) -> name of an engine in [engines]. Every other name is the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +138,6 @@ class Settings:
     limits: LimitSettings = field(default_factory=LimitSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
+    engines: Mapping[str, EngineSettings] = field(default_factory=dict)
+    """Engines beside the policy, by name: teachers, judges, utility models. Their calls are recorded, never trained."""
+    models: ModelSettings = field(default_factory=ModelSettings)

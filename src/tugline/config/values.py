@@ -43,6 +43,13 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 
 
+CHOICES: dict[str, tuple[str, ...]] = {
+    "gateway.media": ("omit", "refuse"),
+    "gateway.constraints": ("refuse", "ignore"),
+}
+_NAMED_ENGINE = re.compile(r"engines\.[^.]+\.")
+
+
 def convert(key: str, kind: object, value: object, where: str) -> object:
     """`value` as the setting's type. Raises ConfigError naming `where` and `key`."""
     optional = type(None) in get_args(kind)
@@ -57,7 +64,9 @@ def convert(key: str, kind: object, value: object, where: str) -> object:
         result = int(_scaled(key, value, _SIZE, "", "a size such as 1048576, 512MB or 1GiB", where))
     else:
         result = _plain(key, base, value, where)
-    low, high = RANGES.get(key, (-math.inf, math.inf))
+    if key in CHOICES and result not in CHOICES[key]:
+        raise ConfigError(f"{key} = {value!r} is none of: {', '.join(CHOICES[key])}", where=where)
+    low, high = RANGES.get(_NAMED_ENGINE.sub("engine.", key), (-math.inf, math.inf))
     if isinstance(result, int | float) and not low <= result <= high:
         raise ConfigError(f"{key} = {value!r} is outside {low:g} .. {high:g}", where=where)
     return result

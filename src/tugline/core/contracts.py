@@ -16,6 +16,7 @@ from tugline.core.columns import Floats, Ids
 from tugline.core.errors import TuglineError
 from tugline.core.items import Assistant, Pending, Reply, Request
 from tugline.core.task import Environment, Task
+from tugline.core.task import ModelRoute as ModelRoute
 from tugline.core.turn import CallOutcome, CallRecord, Finish, Sampling, Turn
 
 # ---------------------------------------------------------------------------------------------------- engines
@@ -404,14 +405,6 @@ class CallLog(Protocol):
 
 
 # ------------------------------------------------------------------------------------- gateway <-> rollout
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRoute:
-    """Calls that ask for a model named like `pattern` (shell wildcards) go to another engine, never trained."""
-
-    pattern: str
-    engine: str
 
 
 @dataclass(frozen=True, slots=True)

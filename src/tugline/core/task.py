@@ -34,6 +34,14 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelRoute:
+    """Calls that ask for a model named like `pattern` (shell wildcards) go to another engine, never trained."""
+
+    pattern: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
 class Budgets:
     """Separate limits, in seconds. None = the run's default."""
 
@@ -59,6 +67,8 @@ class Task:
     solution_env: Mapping[str, str] = field(default_factory=dict)
     artifacts: tuple[str, ...] = ()
     budgets: Budgets = Budgets()
+    routes: tuple[ModelRoute, ...] = ()
+    """Model names that do not mean the policy in this task; they come before the run's own."""
     metadata: Mapping[str, object] = field(default_factory=dict)
     digest: str = ""
     """sha256 over the sorted (path, sha256 of content) lines, as Harbor defines it."""

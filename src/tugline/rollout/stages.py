@@ -34,7 +34,7 @@ async def run(
     spec: RolloutSpec, parts: Parts, task: Task, key: SessionKey, box: Sandbox, bundle: Bundle
 ) -> tuple[AgentEnd, SessionCalls]:
     """Run the agent to its end or limit. The session's secret is dead when this returns."""
-    access = await parts.gate.open(key.session_id, spec.policy)
+    access = await parts.gate.open(key.session_id, replace(spec.policy, routes=task.routes + spec.policy.routes))
     exit, failed = Exit(-1, 0.0), None
     try:
         out = await asyncio.to_thread(session_dir, parts, key)

@@ -15,13 +15,13 @@ from typing import Any, Literal
 import msgspec
 
 from tugline.core.errors import TaskError
-from tugline.core.task import Budgets, Environment, Task
+from tugline.core.task import Budgets, Environment, ModelRoute, Task
 from tugline.tasks import schema
 from tugline.tasks.digest import environment_digest, task_digest
 from tugline.tasks.dockerfile import read_dockerfile
 from tugline.tasks.problems import Findings
 from tugline.tasks.refusals import carries, refuse
-from tugline.tasks.schema import EnvironmentTable, TaskFile
+from tugline.tasks.schema import EnvironmentTable, TaskFile, TuglineTable
 from tugline.tasks.texts import read_text
 
 MAX_BYTES = 1 << 20
@@ -63,6 +63,9 @@ def read_task(path: Path, env: Mapping[str, str]) -> Task:
     artifacts = tuple(a if isinstance(a, str) else a.source for a in spec.artifacts)
     with findings.gather():
         _check_separate(spec, artifacts, box.workdir, name)
+    routes: tuple[ModelRoute, ...] = ()
+    with findings.gather():
+        routes = _routes(spec.metadata, f"{name}/task.toml")
     findings.settle(name)
     solution = root / "solution"
     return Task(
@@ -82,9 +85,18 @@ def read_task(path: Path, env: Mapping[str, str]) -> Task:
             agent=spec.agent.timeout_sec,
             judge=spec.verifier.timeout_sec,
         ),
+        routes=routes,
         metadata=dict(spec.metadata),
         digest=task_digest(root),
     )
+
+
+def _routes(metadata: Mapping[str, Any], where: str) -> tuple[ModelRoute, ...]:
+    try:
+        table = msgspec.convert(metadata.get("tugline", {}), TuglineTable)
+    except msgspec.ValidationError as err:
+        raise TaskError(_AT.sub("", str(err)), where=where, field="metadata.tugline") from err
+    return tuple(ModelRoute(pattern, engine) for pattern, engine in table.models.items())
 
 
 def safe_id(name: str) -> str:

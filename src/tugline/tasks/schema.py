@@ -124,6 +124,12 @@ class Artifact(Strict):
     service: str | None = None
 
 
+class TuglineTable(Strict):
+    """[metadata.tugline]: what Harbor has no word for. `models`: pattern of a model's name -> name of an engine."""
+
+    models: dict[Annotated[str, Meta(min_length=1, max_length=200)], Annotated[str, Meta(min_length=1)]] = {}
+
+
 class TaskFile(Strict):
     """The whole file."""
 
