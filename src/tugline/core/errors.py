@@ -7,6 +7,7 @@ TuglineError
 |- Unauthorized          unknown session credential (401)
 |- Forbidden             the session has ended (403)
 |- NotFound              no such route, model or object (404)
+|- Conflict              what is asked contradicts what has happened, e.g. a second, other reward (409)
 |- TooLarge              body above the limit (413)
 |- Overloaded            no capacity now; retryable (429 with Retry-After)
 |- EngineError           the engine failed or answered nonsense (502)
@@ -89,6 +90,13 @@ class NotFound(TuglineError, LookupError):
 
     status = 404
     code = "not_found"
+
+
+class Conflict(TuglineError):
+    """What is asked contradicts what has already happened."""
+
+    status = 409
+    code = "conflict"
 
 
 class TooLarge(TuglineError):

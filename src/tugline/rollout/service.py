@@ -22,8 +22,8 @@ from tugline.core.session import (
     SessionState,
 )
 from tugline.core.task import Task
-from tugline.core.trace import Trajectory
 from tugline.rollout import stages
+from tugline.rollout.finish import finish
 from tugline.rollout.spec import Parts, RolloutSpec
 from tugline.rollout.transitions import AgentEnd, last_attempts, next_attempt, recover
 
@@ -147,13 +147,8 @@ class RolloutService:
         self._parts.on_state(state)
 
     async def _finish(self, state: Ended) -> None:
-        """Build the rows, then make the end durable: a session that has ended always has its rows."""
-        if self._parts.build is not None:
-            turns = await self._parts.store.load_turns(state.key.session_id)
-            calls = await asyncio.to_thread(lambda: list(self._parts.store.iter_calls(state.key.session_id)))
-            trajectory: Trajectory = await asyncio.to_thread(self._parts.build, state, turns, calls)
-            await self._parts.store.put_trajectory(trajectory)
-        await self._enter(state)
+        await finish(self._parts.store, self._parts.build, state)
+        self._parts.on_state(state)
 
     def _group(self, sessions: list[Ended]) -> Group:
         ordered = tuple(sorted(sessions, key=lambda s: s.key.index))

@@ -40,6 +40,18 @@ def agent_end(exit: Exit, failure: str | None, calls: SessionCalls) -> AgentEnd:
     return AgentEnd(Outcome.AGENT_FAILED, judge=True, reason=failure)
 
 
+def told_end(outcome: Outcome, reason: str | None, calls: SessionCalls) -> AgentEnd:
+    """The end of an agent that somebody else ran and tells us about; attributed like that of our own agents."""
+    if FAILURE_OF[outcome] is Failure.INFRA:
+        return AgentEnd(outcome, judge=False, reason=reason)
+    if calls.turns == 0:
+        said = reason or calls.last_error or "the agent made no call"
+        return AgentEnd(Outcome.ENGINE_FAILED, judge=False, reason=f"no model turn was sampled: {said}"[:500])
+    if outcome is Outcome.AGENT_FAILED and calls.engine_failures and calls.last_error:
+        return AgentEnd(Outcome.ENGINE_FAILED, judge=False, reason=calls.last_error)
+    return AgentEnd(outcome, judge=True, reason=reason)
+
+
 def next_attempt(ended: Ended, max_attempts: int) -> SessionKey | None:
     """The key of the retry of an infra failure, or None when there is none to make."""
     if FAILURE_OF[ended.outcome] is not Failure.INFRA or ended.outcome is Outcome.CANCELLED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tugline.core.session import SessionState
 from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import CallRecord, Turn
 from tugline.store import reads
-from tugline.store.pool import Connection, Connections
+from tugline.store.pool import Connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,37 @@ class RunReader:
             " ORDER BY t.first"
         )
         with self._connections.borrow() as conn:
-            return [(_state(conn, key, blob), wall) for key, blob, wall in conn.db.execute(query)]
+            return [(reads.state_of(conn, key, blob), wall) for key, blob, wall in conn.db.execute(query)]
+
+    def session(self, session_id: str) -> tuple[SessionState, float] | None:
+        """Latest state of one session with the Unix time of its last change, or None."""
+        query = "SELECT state, wall FROM sessions WHERE session_id = ?"
+        with self._connections.borrow() as conn:
+            found = conn.db.execute(query, (session_id,)).fetchone()
+            return None if found is None else (reads.state_of(conn, session_id, found[0]), found[1])
+
+    def page(
+        self, limit: int, after: str = "", group: str | None = None, keep: Callable[[SessionState], bool] | None = None
+    ) -> list[tuple[SessionState, float]]:
+        """At most `limit` sessions in order of their ids, which is the order of their creation, behind the id `after`;
+        of one group, and of those that `keep` takes."""
+        query = "SELECT session_id, state, wall FROM sessions WHERE session_id > ?"
+        values: tuple[str, ...] = (after,)
+        if group is not None:
+            query, values = query + " AND group_id = ?", (after, group)
+        page: list[tuple[SessionState, float]] = []
+        with self._connections.borrow() as conn:
+            for key, blob, wall in conn.db.execute(query + " ORDER BY session_id", values):
+                state = reads.state_of(conn, key, blob)
+                if keep is None or keep(state):
+                    page.append((state, wall))
+                if len(page) >= limit:
+                    break
+        return page
+
+    def about(self, session_id: str) -> Any:
+        """The JSON value that the opener of a session left with it, or None."""
+        return self.meta(reads.about_key(session_id))
 
     def history(self, session_id: str) -> list[tuple[str, float]]:
         """(state name, Unix time) of each transition of a session, in order."""
@@ -142,11 +172,3 @@ class RunReader:
             return msgspec.json.decode(
                 conn.rows.frames.unpack(f"meta.value/{key}", found[0], f"meta {key}, column value")
             )
-
-
-def _state(conn: Connection, session_id: str, blob: object) -> SessionState:
-    where = f"session {session_id}, column state"
-    state = conn.rows.records.state(conn.rows.frames.unpack(f"sessions.state/{session_id}", blob, where), where)
-    if state.key.session_id != session_id:
-        raise VerifyError(f"{where} is another session's")
-    return state

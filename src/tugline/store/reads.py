@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tugline.core.columns import NO_IDS, Ids, concat, take
 from tugline.core.errors import NotFound, VerifyError
 from tugline.core.items import Head
+from tugline.core.session import SessionState
 from tugline.core.trace import Trace
 from tugline.core.turn import CallRecord, Turn
 from tugline.store.pool import Connection
@@ -16,6 +17,20 @@ _TURN = (
     "SELECT t.turn_id, t.session_id, t.parent, t.head, t.record, t.bridge, t.sampled, t.logprobs, t.items, t.echo,"
     " h.data FROM turns t LEFT JOIN heads h ON h.digest = t.head"
 )
+
+
+def about_key(session_id: str) -> str:
+    """Key in `meta` of what the opener of a session said about it."""
+    return f"session/{session_id}"
+
+
+def state_of(conn: Connection, session_id: str, blob: object) -> SessionState:
+    """A stored session state."""
+    where = f"session {session_id}, column state"
+    state = conn.rows.records.state(conn.rows.frames.unpack(f"sessions.state/{session_id}", blob, where), where)
+    if state.key.session_id != session_id:
+        raise VerifyError(f"{where} is another session's")
+    return state
 
 
 def call_of(conn: Connection, call_id: str, blob: object) -> CallRecord:

@@ -20,6 +20,7 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE groups (
   group_id TEXT PRIMARY KEY, task_id TEXT NOT NULL, n INTEGER NOT NULL, info BLOB NOT NULL, wall REAL NOT NULL);
 CREATE TABLE sessions (session_id TEXT PRIMARY KEY, group_id TEXT NOT NULL, state BLOB NOT NULL, wall REAL NOT NULL);
+CREATE INDEX sessions_in ON sessions (group_id);
 CREATE TABLE transitions (
   id INTEGER PRIMARY KEY, session_id TEXT NOT NULL, name TEXT NOT NULL, state BLOB NOT NULL, wall REAL NOT NULL);
 CREATE INDEX transitions_of ON transitions (session_id);
@@ -34,6 +35,7 @@ CREATE TABLE turns (
   head BLOB NOT NULL, record BLOB NOT NULL, bridge BLOB NOT NULL, sampled BLOB NOT NULL, logprobs BLOB NOT NULL,
   items BLOB NOT NULL, echo BLOB NOT NULL);
 CREATE INDEX turns_of ON turns (session_id);
+CREATE INDEX turns_under ON turns (head);
 CREATE TABLE prompts (turn_id TEXT PRIMARY KEY, ids BLOB NOT NULL);
 CREATE TABLE trajectories (session_id TEXT PRIMARY KEY, record BLOB NOT NULL, wall REAL NOT NULL);
 CREATE TABLE verdicts (session_id TEXT PRIMARY KEY, record BLOB NOT NULL, wall REAL NOT NULL);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import tempfile
 import threading
@@ -136,6 +137,16 @@ class RunStore(RunReader):
     async def put_meta(self, key: str, value: object) -> None:
         """Store a JSON value under a key. Raises StoreError."""
         await self._write(lambda conn: writes.put_meta(conn, {key: value}))
+
+    async def put_about(self, session_id: str, value: object) -> None:
+        """Keep a JSON value with a session until it is deleted; the last one stands. Raises StoreError."""
+        await self.put_meta(reads.about_key(session_id), value)
+
+    async def delete_session(self, session_id: str) -> None:
+        """Remove every record of an ended session and its directory; unknown ones are ignored. The engine's journal
+        keeps what the engine did. Raises StoreError (code session_open) for a session that has not ended."""
+        await self._write(lambda conn: writes.delete_session(conn, session_id))
+        await asyncio.to_thread(shutil.rmtree, self.path / SESSIONS / session_id, ignore_errors=True)
 
     # --------------------------------------------------------------------------------------------- life
 

@@ -12,7 +12,7 @@ import msgspec
 from tugline.core.columns import Ids, concat, count, take
 from tugline.core.contracts import Verdict
 from tugline.core.errors import StoreError
-from tugline.core.session import SessionState, state_name
+from tugline.core.session import Ended, SessionState, state_name
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallOutcome, CallRecord, Turn
 from tugline.store import reads
@@ -135,6 +135,23 @@ def put_meta(conn: Connection, values: Mapping[str, object]) -> None:
     for key, value in values.items():
         blob = conn.rows.frames.pack(f"meta.value/{key}", msgspec.json.encode(value))
         conn.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, blob))
+
+
+def delete_session(conn: Connection, session_id: str) -> None:
+    """Remove all of an ended session but its seal, which goes on refusing what would still come. A session that is
+    not stored is nothing."""
+    found = conn.db.execute("SELECT state FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
+    if found is not None and not isinstance(reads.state_of(conn, session_id, found[0]), Ended):
+        raise StoreError(f"session {session_id} has not ended: end it before it is removed", code="session_open")
+    own = (session_id,)
+    heads = conn.db.execute("SELECT DISTINCT head FROM turns WHERE session_id = ?", own).fetchall()
+    conn.db.execute("DELETE FROM prompts WHERE turn_id IN (SELECT turn_id FROM turns WHERE session_id = ?)", own)
+    for table in ("traces", "trajectories", "verdicts", "turns", "calls", "transitions", "sessions"):
+        conn.db.execute(f"DELETE FROM {table} WHERE session_id = ?", own)
+    conn.db.executemany(
+        "DELETE FROM heads WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM turns WHERE turns.head = heads.digest)", heads
+    )
+    conn.db.execute("DELETE FROM meta WHERE key = ?", (reads.about_key(session_id),))
 
 
 def _call_blob(conn: Connection, call: CallRecord) -> bytes:
