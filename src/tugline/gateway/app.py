@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PREFIX = "/s/"
+LINGER = 5.0
+"""Seconds that a client whose body is refused may go on sending it, to nowhere."""
 HELD_BODIES = 8
 """Bodies of the largest size that one session may have in memory at a time."""
 
@@ -148,7 +152,13 @@ class GatewayApp:
         share = Share(session, HELD_BODIES * self._max_body)
         try:
             try:
-                body = await self._read_body(receive, headers, share)
+                raw = await self._read_body(receive, headers, share)
+            except TuglineError as err:
+                share.release()
+                await _refuse_early(conn, dialect, err, receive)
+                return
+            try:
+                body = self._unpack(raw, headers, share)
             except TuglineError as err:
                 await _refuse(conn, dialect, err)
                 return
@@ -204,16 +214,30 @@ class GatewayApp:
             share.take(len(chunk))
             parts.append(chunk)
             if not message.get("more_body", False):
-                break
-        body = _decompress(b"".join(parts), headers.get("content-encoding", ""), self._max_body)
-        share.take(max(0, len(body) - size))
+                return b"".join(parts)
+
+    def _unpack(self, raw: bytes, headers: dict[str, str], share: Share) -> bytes:
+        body = _decompress(raw, headers.get("content-encoding", ""), self._max_body)
+        share.take(max(0, len(body) - len(raw)))
         return body
 
 
 async def _refuse(conn: Connection, dialect: Dialect, err: TuglineError) -> None:
-    """An answer before the body has been read whole ends the connection."""
-    status, extra, data = dialect.error(err)
-    await conn.whole(status, {**extra, "connection": "close"} if status in (413, 429) else extra, data)
+    await conn.whole(*dialect.error(err))
+
+
+async def _refuse_early(conn: Connection, dialect: Dialect, err: TuglineError, receive: Receive) -> None:
+    """An answer before the body has been read ends the connection, but not before the client had time to see it: a
+    socket closed on unread bytes is reset, and a client that still sends loses the answer."""
+    status, headers, data = dialect.error(err)
+    await conn.start(status, {**headers, "content-length": str(len(data)), "connection": "close"})
+    await conn.body(data, more=True)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER):
+            message = await receive()
+            while message["type"] == "http.request" and message.get("more_body", False):
+                message = await receive()
+    await conn.body(b"", more=False)
 
 
 async def _refuse_upgrade(conn: Connection, dialect: Dialect) -> None:
