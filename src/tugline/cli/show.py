@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tugline.rollout.proof import Proof
@@ -49,6 +50,8 @@ def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> N
             values = sorted(summary.stages[name])
             p50, p95 = values[len(values) // 2], values[min(len(values) - 1, int(len(values) * 0.95))]
             grid.add_row(f"{name} time", f"p50 {p50:.2f} s, p95 {p95:.2f} s")
+    if summary.engines:
+        grid.add_row("other engines", "  ".join(f"{k} {v} turns" for k, v in summary.engines.most_common()))
     console.print(grid)
     if drift:
         show_drift(console, summary)
@@ -58,14 +61,15 @@ def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> N
 
 
 def show_drift(console: Console, summary: Summary) -> None:
-    """The drift table: every deviation is counted and named."""
+    """The drift table: every deviation is counted and named, and so is what requests held without effect."""
     if not summary.drift:
         console.print("drift: none")
-        return
-    table = Table("drift", "turns", box=None, pad_edge=False)
-    for reason, n in summary.drift.most_common():
-        table.add_row(reason, str(n))
-    console.print(table)
+    for title, unit, found in (("drift", "turns", summary.drift), ("without effect here", "calls", summary.ignored)):
+        if found:
+            table = Table(title, unit, box=None, pad_edge=False)
+            for name, n in found.most_common():
+                table.add_row(escape(name), str(n))
+            console.print(table)
 
 
 def show_proof(console: Console, proof: Proof, rescored: Rescored | None = None) -> None:

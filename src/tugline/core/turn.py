@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
 from tugline.core.columns import Floats, Ids
-from tugline.core.items import Assistant, Head, Item
+from tugline.core.items import Assistant, Head, Item, Prefill
 
 Finish = Literal["stop", "length", "abort"]
 """The engine's raw reason. A stop means the last sampled id is in the stop set."""
@@ -63,6 +63,12 @@ class Turn:
     """Reason why no row may train this turn's tokens, or None."""
     engine: str = ""
     """Name of the engine that sampled it when that is not the policy: such turns never train."""
+
+    @property
+    def said(self) -> Assistant:
+        """The turn as clients echo it: the fragment that it was to continue, if there was one, in front."""
+        last = self.items[-1] if self.items else None
+        return replace(self.echo, text=last.text + (self.echo.text or "")) if isinstance(last, Prefill) else self.echo
 
 
 class CallOutcome(StrEnum):

@@ -20,7 +20,7 @@ import msgspec
 
 from tugline.core.columns import NO_IDS, Ids, concat, count, take
 from tugline.core.errors import VerifyError
-from tugline.core.items import Assistant, Head, Item, Request
+from tugline.core.items import Assistant, Head, Item, Prefill, Request
 from tugline.core.turn import Turn
 from tugline.forest import keys
 from tugline.forest.attach import Attachment
@@ -121,14 +121,14 @@ class Forest:
         lenient = self._lenient.get(chain.lenient, ())
         if lenient and self._opaque:
             upto = items[: index + 1]
-            lenient = [t for t in lenient if same_calls(self.history(t.turn_id), upto)]
+            lenient = [t for t in lenient if same_calls(self._said(t.turn_id), upto)]
         if not lenient:
             return None
         item = items[index]
         assert isinstance(item, Assistant)
 
         def likeness(at: tuple[int, Turn]) -> tuple[int, ...]:
-            return *_likeness(at[1].echo, item), at[1].turn_id in self._delivered
+            return *_likeness(at[1].said, item), at[1].turn_id in self._delivered
 
         return max(enumerate(lenient), key=lambda at: (likeness(at), at[0]))[1], "lenient"
 
@@ -138,7 +138,7 @@ class Forest:
         newest = request.items[index]
         assert isinstance(newest, Assistant)
         tools = ("tools_respelled",) if turn.head.tools != request.head.tools else ()
-        said = edits(turn.echo, newest) or edits_along(self.history(turn.turn_id), request.items)
+        said = edits(turn.said, newest) or edits_along(self._said(turn.turn_id), request.items)
         return said + tools or ("shape",)
 
     def _root(self, head: Head) -> keys.Chain:
@@ -259,12 +259,24 @@ class Forest:
 
     def history(self, turn_id: str) -> tuple[Item, ...]:
         """Items from the root to the turn, each sampled turn as its own echo."""
+        return tuple(item for turn in self._path(turn_id) for item in (*turn.items, turn.echo))
+
+    def _said(self, turn_id: str) -> tuple[Item, ...]:
+        """The history as clients echo it."""
+        return tuple(
+            item
+            for turn in self._path(turn_id)
+            for item in (*(i for i in turn.items if not isinstance(i, Prefill)), turn.said)
+        )
+
+    def _path(self, turn_id: str) -> list[Turn]:
         path: list[Turn] = []
         at: str | None = turn_id
         while at is not None:
             path.append(self._turns[at])
             at = path[-1].parent
-        return tuple(item for turn in reversed(path) for item in (*turn.items, turn.echo))
+        path.reverse()
+        return path
 
     def _heat(self, turn_id: str, full: Ids) -> None:
         with self._hot_lock:
@@ -277,7 +289,7 @@ class Forest:
 def _fingerprint(end: keys.Chain, request: Request) -> bytes:
     asked = replace(request.options, stream=False, include_usage=False, form="")
     hasher = blake2b(end.exact, digest_size=keys.SIZE)
-    hasher.update(msgspec.msgpack.encode((request.model, asked)))
+    hasher.update(msgspec.msgpack.encode((request.model, end.prefill, asked)))
     return hasher.digest()
 
 

@@ -11,7 +11,7 @@ by the harness. Ids are never hashed: they are compared as bytes elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from tugline.core.items import Assistant, Head, Item, Prefill, System, ToolResult, UserMedia, UserText
@@ -35,6 +35,8 @@ class Chain:
     lenient: bytes
     calls: Mapping[str, tuple[bytes, ...]]
     turns: int = 0
+    prefill: str = ""
+    """Text that the next assistant turn begins with: clients echo both as one."""
 
 
 def start(template_digest: bytes, head: Head) -> Chain:
@@ -58,9 +60,16 @@ def step(chain: Chain, item: Item) -> Chain:
 def walk(chain: Chain, items: Iterable[Item]) -> list[Chain]:
     """Chains behind each item, in order. Linear in the items' text."""
     calls = dict(chain.calls)
-    exact, lenient, turns = chain.exact, chain.lenient, chain.turns
+    exact, lenient, turns, prefill = chain.exact, chain.lenient, chain.turns, chain.prefill
     out = []
     for item in items:
+        if isinstance(item, Prefill):
+            prefill += item.text
+            out.append(Chain(exact, lenient, calls, turns, prefill))
+            continue
+        if prefill and isinstance(item, Assistant):
+            item = replace(item, text=prefill + (item.text or ""))
+        prefill = ""
         kind, exact_view, lenient_view = _views(calls, item)
         exact, lenient = _digest(exact, kind, exact_view), _digest(lenient, kind, lenient_view)
         if isinstance(item, Assistant):
@@ -96,8 +105,7 @@ def _views(calls: Mapping[str, tuple[bytes, ...]], item: Item) -> tuple[bytes, l
     elif isinstance(item, UserMedia):
         view = [b"joined" if item.joined else b"", _b(item.media_type), _b(item.digest)]
     else:
-        assert isinstance(item, Prefill)
-        view = [_b(item.text)]
+        raise TypeError(f"{type(item).__name__} has no view of its own")
     return type(item).__name__.encode(), view, view
 
 

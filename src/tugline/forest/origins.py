@@ -32,7 +32,7 @@ def drift_of_tail(parent: str | None, tail: Sequence[Item], children: Children) 
             found.add("foreign_assistant")
             between.append(item)
             continue
-        changed = changes(origin.echo, item)
+        changed = changes(origin.said, item)
         found.update(("edit_honoured", *changed) if changed else ())
         at, between = origin.turn_id, []
     if any(_left_out(turn, between) for turn in children(at)):
@@ -62,8 +62,8 @@ def with_stored_ids(tail: tuple[Item, ...], echoed: Assistant, stored: Assistant
 
 def _origin(item: Assistant, between: Sequence[Item], siblings: Sequence[Turn]) -> Turn | None:
     """The newest of the turns sampled on the same prompt that `item` resembles most."""
-    same = [t for t in siblings if _same_prompt(t.items, between) and _resembles(t.echo, item)]
-    return min(reversed(same), key=lambda turn: len(changes(turn.echo, item)), default=None)
+    same = [t for t in siblings if _same_prompt(t.items, between) and _resembles(t.said, item)]
+    return min(reversed(same), key=lambda turn: len(changes(turn.said, item)), default=None)
 
 
 def _left_out(turn: Turn, between: Sequence[Item]) -> bool:

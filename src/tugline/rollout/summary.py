@@ -41,6 +41,10 @@ class Summary:
     sessions_with_rows: int = 0
     calls: Counter[str] = field(default_factory=Counter)
     drift: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
+    """Calls that held something without effect here, by its name."""
+    engines: Counter[str] = field(default_factory=Counter)
+    """Turns of engines that are not the policy, by name."""
     turns: int = 0
     tokens: Counter[str] = field(default_factory=Counter)
     stages: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -68,6 +72,8 @@ class Summary:
             "calls": dict(sorted(self.calls.items())),
             "tokens": dict(self.tokens),
             "drift": dict(sorted(self.drift.items())),
+            "ignored": dict(sorted(self.ignored.items())),
+            "other_engines": dict(sorted(self.engines.items())),
             "stages": {k: _quantiles(v) for k, v in self.stages.items()},
             "reasons": [
                 {"reason": r, "count": c, "session": self.example.get(r)} for r, c in self.reasons.most_common(3)
@@ -90,9 +96,11 @@ def summarise(store: Readable) -> Summary:
 def _add_work(store: Readable, session_id: str, out: Summary) -> None:
     for call in store.iter_calls(session_id):
         out.calls[call.outcome.value] += 1
+        out.ignored.update(call.ignored)
     for turn in store.iter_turns(session_id):
         out.turns += 1
         out.drift.update(turn.drift)
+        out.engines.update([turn.engine] if turn.engine else ())
         out.tokens["prompt"] += turn.prompt_len
         out.tokens["prompt_new"] += count(turn.bridge)
         out.tokens["sampled"] += count(turn.sampled)
