@@ -2,9 +2,10 @@
 
 from tugline.core.contracts import Dialect
 from tugline.core.errors import NotFound
+from tugline.dialects.anthropic import AnthropicDialect
 from tugline.dialects.chat import ChatDialect
 
-DIALECTS: tuple[Dialect, ...] = (ChatDialect(),)
+DIALECTS: tuple[Dialect, ...] = (ChatDialect(), AnthropicDialect())
 """Every dialect that a gateway serves. The first gives unknown paths their error shape."""
 
 
@@ -16,4 +17,4 @@ def dialect_named(name: str) -> Dialect:
     raise NotFound(f"no dialect {name!r}; there are: {', '.join(d.name for d in DIALECTS)}")
 
 
-__all__ = ["DIALECTS", "ChatDialect", "dialect_named"]
+__all__ = ["DIALECTS", "AnthropicDialect", "ChatDialect", "dialect_named"]
