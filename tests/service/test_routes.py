@@ -213,3 +213,19 @@ async def test_counts_are_side_calls(tmp_path: Path) -> None:
     await gate.stop()
     await engine.close()
     await store.close()
+
+
+async def test_a_stop_string_ends_the_turn_and_is_not_shown(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as kit:
+        key = (await kit.session()).secret
+        status, reply = await kit.post(body(user("a"), stop=["cy", "zz"]), key=key)
+        assert status == 200 and reply["choices"][0]["finish_reason"] == "stop"
+        assert reply["choices"][0]["message"]["content"] == "poli"
+        await ask(kit, key, "m", user("a"), {"role": "assistant", "content": "poli"}, user("b"))
+        first, second = kit.store.iter_turns("ses_a")
+        assert kit.gateway._model.decode(first.sampled).startswith("policy")
+        assert second.parent == first.turn_id and first.untrainable is None
+        assert "stop_string_tail" in second.drift
+        await kit.gateway.close("ses_a")
+        await kit.store.put_session(Ended(SessionKey("ses_a", "g", "t", 0), Outcome.CANCELLED))
+        assert prove_run(kit.store, journal_of(kit.run)).calls_exact == 2

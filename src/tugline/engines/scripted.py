@@ -27,6 +27,7 @@ from tugline.engines.journal import JournalWriter, journal_path, next_boot
 from tugline.engines.modeldir import ModelFiles, read_model_dir
 from tugline.engines.script import Script, Step, read_script
 from tugline.engines.spelling import Respeller, spell
+from tugline.engines.stopping import StopStrings
 
 CAPACITY = 64
 
@@ -164,6 +165,9 @@ class ScriptedEngine:
             if step.finish == "stop":
                 planned = concat([planned, ids([self._files.stop_ids[0]])])
         room = min(request.sampling.max_tokens, self._info.context - count(request.prompt_ids))
+        stopped = StopStrings(self._tokenizer, request.stop).cut(take(planned, 0, room))
+        if stopped is not None:
+            return stopped, "stop"
         return (take(planned, 0, room), "length") if count(planned) > room else (planned, step.finish)
 
     async def _answer(self, request: Generation, sampled: Ids, finish: Finish) -> Sample:

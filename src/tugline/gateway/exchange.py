@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tugline.core.columns import Ids, concat, count, take
+from tugline.core.columns import Ids, concat, count, last, take
 from tugline.core.contracts import CallLog, Dialect, Engine, EngineInfo, Generation, Sample
 from tugline.core.errors import EngineError, StoreError, TuglineError, boundary, describe
 from tugline.core.items import Assistant, Options, Pending, Reply, Request, ToolCall, Usage
@@ -222,6 +222,9 @@ def _make_turn(
     pending = call.pending
     turn_id = f"turn_{pending.id}"
     assistant = _with_call_ids(parsed.assistant, turn_id)
+    stop = None
+    if taken.finish == "stop" and last(taken.ids) not in info.stop_ids:
+        assistant, stop = _cut_at_stop(assistant, call.request.options.stop)
     reply = Reply(
         id=pending.id,
         model=pending.model,
@@ -230,6 +233,7 @@ def _make_turn(
         finish=parsed.finish,
         usage=Usage(count(prompt.ids), count(taken.ids), taken.cached_tokens, parsed.reasoning_tokens),
         request=call.request,
+        stop=stop,
     )
     echo = call.dialect.echo(reply)
     exact, lenient = call.lane.forest.keys(prompt.attached, echo)
@@ -258,6 +262,19 @@ def _make_turn(
         engine=call.lane.engine,
     )
     return turn, reply
+
+
+def _cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, str | None]:
+    """What is shown of a turn that a stop string ended: what stands before it, as every API has it. The ids stay."""
+    at, stop = _first_of(said.text or "", stops)
+    if stop is not None:
+        return replace(said, text=(said.text or "")[:at] or None), stop
+    at, stop = _first_of(said.reasoning or "", stops)
+    return (said if stop is None else replace(said, reasoning=(said.reasoning or "")[:at] or None)), stop
+
+
+def _first_of(text: str, stops: tuple[str, ...]) -> tuple[int, str | None]:
+    return min(((at, s) for s in stops if (at := text.find(s)) >= 0), default=(0, None))
 
 
 def _unasked(options: Options, said: Assistant) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -65,6 +65,24 @@ async def check_sample_is_consistent(case: EngineCase) -> None:
         assert sample.prompt_ids == prompt
     _consistent(case, sample)
     assert count(sample.ids) > 0
+
+
+async def check_stop_strings_end_a_turn(case: EngineCase) -> None:
+    """A sample ends with the first token that completes a stop string; its ids are whole."""
+    from tokenizers import Tokenizer
+
+    decode = Tokenizer.from_file(str(case.engine.info.model_dir / "tokenizer.json")).decode
+    prompt, sampling = case.prompt(), Sampling(max_tokens=40, seed=7)
+    free = await case.engine.generate(case.ask(prompt, case.session(), sampling))
+    text = decode(ids_list(free.ids), skip_special_tokens=True)
+    assert len(text) > 2, "the engine under test says too little for this check"
+    stop = text[len(text) // 2 :][:2]
+    asked = replace(case.ask(prompt, case.session(), sampling), stop=("no such thing", stop))
+    sample = await case.engine.generate(asked)
+    column = ids_list(sample.ids)
+    assert sample.finish == "stop" and count(sample.ids) == len(sample.logprobs) // 4
+    assert stop in decode(column, skip_special_tokens=False), f"{stop!r} is not in what was sampled"
+    assert stop not in decode(column[:-1], skip_special_tokens=False), f"sampling went on behind {stop!r}"
 
 
 async def check_stop_token_is_kept(case: EngineCase) -> None:
@@ -208,6 +226,7 @@ async def check_restart(case: EngineCase) -> None:
 ENGINE_CHECKS: tuple[Check, ...] = (
     check_sample_is_consistent,
     check_stop_token_is_kept,
+    check_stop_strings_end_a_turn,
     check_max_tokens,
     check_turns_continue,
     check_abort,

@@ -79,10 +79,12 @@ class EmbeddedEngine:
         await self._life.start()
 
     async def generate(self, request: Generation) -> Sample:
-        """Sample once. Stop strings are not looked at: only a stop token ends a turn early."""
+        """Sample once, until a stop token, a stop string or the limit."""
         s = request.sampling
         self._check(request)
-        ask = wire.Generate(request.request_id, request.session_id, request.prompt_ids, _draw(s), s.max_tokens, s.seed)
+        ask = wire.Generate(
+            request.request_id, request.session_id, request.prompt_ids, _draw(s), s.max_tokens, s.seed, request.stop
+        )
         try:
             done = await self._life.ask(request.request_id, ask)
         except asyncio.CancelledError:

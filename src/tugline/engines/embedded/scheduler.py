@@ -20,6 +20,7 @@ from tugline.core.turn import Finish
 from tugline.engines.api import InFlight
 from tugline.engines.embedded.slots import TAINTED, Segment, Slot, SlotTable
 from tugline.engines.embedded.wire import Draw, Generate
+from tugline.engines.stopping import StopStrings
 
 CHUNK = 256
 """Prompt tokens per step while other rows decode."""
@@ -52,6 +53,7 @@ class Row:
     """Tokens it may sample."""
     rng: random.Random
     """Its own: draws do not depend on batch-mates. Python's generator is the same in every torch version."""
+    stops: StopStrings | None = None
     sampled: Ids = Ids(b"")
     logprobs: array[float] = field(default_factory=lambda: array("f"))
     runs: list[tuple[int, int]] = field(default_factory=list)
@@ -184,7 +186,7 @@ class Scheduler:
         row.sampled = Ids(row.sampled + token.to_bytes(WIDTH, "little"))
         row.logprobs.append(min(0.0, logprob))
         finish: Finish | None = None
-        if token in self._stop:
+        if token in self._stop or (row.stops is not None and row.stops.ended(row.sampled)):
             finish = "stop"
         elif count(row.sampled) >= row.limit:
             finish = "length"

@@ -30,6 +30,7 @@ from tugline.engines.embedded import wire
 from tugline.engines.embedded.scheduler import Ended, Row, Scheduler
 from tugline.engines.journal import JournalWriter, journal_path
 from tugline.engines.modeldir import ModelFiles, read_model_dir
+from tugline.engines.stopping import Decoder, StopStrings
 
 _PR_SET_PDEATHSIG = 1
 
@@ -54,6 +55,8 @@ class Server:
         self._sock = sock
         self._salt = str(options.seed) if options.seed is not None else secrets.token_hex(8)
         self._served = 0
+        self._tokenizer: Decoder | None = None
+        """Made when the first stop string is asked for."""
         self._asked: dict[str, int] = {}
 
     def run(self, inbox: queue.SimpleQueue[wire.ToChild]) -> None:
@@ -104,8 +107,17 @@ class Server:
         if seed is None:  # of the session's own history only, so that the rest of the batch does not matter
             name = f"{self._salt}/{ask.session_id}/{nth}".encode()
             seed = int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
-        self._scheduler.add(Row(ask, room, random.Random(seed)))
+        self._scheduler.add(Row(ask, room, random.Random(seed), self._stops(ask.stop)))
         return []
+
+    def _stops(self, stop: tuple[str, ...]) -> StopStrings | None:
+        if not stop:
+            return None
+        if self._tokenizer is None:
+            from tokenizers import Tokenizer
+
+            self._tokenizer = Tokenizer.from_buffer(self._files.tokenizer_json)
+        return StopStrings(self._tokenizer, stop)
 
     def _finish(self, ended: Iterable[Ended]) -> list[wire.FromChild]:
         out: list[wire.FromChild] = []

@@ -40,7 +40,7 @@ class Draw(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Generate(_Message, frozen=True):
-    """Sample up to `max_tokens` after `prompt` (int32 ids)."""
+    """Sample up to `max_tokens` after `prompt` (int32 ids), or until one of the `stop` strings is spelled."""
 
     request_id: str
     session_id: str
@@ -48,6 +48,7 @@ class Generate(_Message, frozen=True):
     draw: Draw
     max_tokens: int
     seed: int | None
+    stop: tuple[str, ...] = ()
 
 
 class Abort(_Message, frozen=True):
