@@ -4,8 +4,9 @@ from tugline.core.contracts import Dialect
 from tugline.core.errors import NotFound
 from tugline.dialects.anthropic import AnthropicDialect
 from tugline.dialects.chat import ChatDialect
+from tugline.dialects.responses import ResponsesDialect
 
-DIALECTS: tuple[Dialect, ...] = (ChatDialect(), AnthropicDialect())
+DIALECTS: tuple[Dialect, ...] = (ChatDialect(), AnthropicDialect(), ResponsesDialect())
 """Every dialect that a gateway serves. The first gives unknown paths their error shape."""
 
 
@@ -17,4 +18,4 @@ def dialect_named(name: str) -> Dialect:
     raise NotFound(f"no dialect {name!r}; there are: {', '.join(d.name for d in DIALECTS)}")
 
 
-__all__ = ["DIALECTS", "AnthropicDialect", "ChatDialect", "dialect_named"]
+__all__ = ["DIALECTS", "AnthropicDialect", "ChatDialect", "ResponsesDialect", "dialect_named"]
