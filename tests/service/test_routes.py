@@ -229,3 +229,15 @@ async def test_a_stop_string_ends_the_turn_and_is_not_shown(tmp_path: Path) -> N
         await kit.gateway.close("ses_a")
         await kit.store.put_session(Ended(SessionKey("ses_a", "g", "t", 0), Outcome.CANCELLED))
         assert prove_run(kit.store, journal_of(kit.run)).calls_exact == 2
+
+
+async def test_half_a_character_is_served_and_named(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as kit:
+        key = (await kit.session()).secret
+        data = rb'{"model": "m", "messages": [{"role": "user", "content": "cut \ud83d"}]}'
+        status, _ = await kit.post(data, key=key)
+        assert status == 200
+        (call,), (turn,) = kit.store.iter_calls("ses_a"), kit.store.iter_turns("ses_a")
+        assert call.ignored == ("half_surrogate",)
+        assert turn.items[0].text == "cut \ufffd"
+        assert (await kit.post(data[:-1], key=key))[0] == 400

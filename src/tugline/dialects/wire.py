@@ -15,7 +15,13 @@ from tugline.core.items import UserMedia
 
 T = TypeVar("T")
 
+HALF_SURROGATE = "half_surrogate"
+"""Code of a BadRequest whose cause may be half of a surrogate pair: `whole_characters` mends that."""
+
 _PATH = re.compile(r" - at `\$?\.?(.*)`$", re.DOTALL)
+_ESCAPE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.", re.DOTALL)
+"""One escape of JSON text; a pair of surrogates is one. Found in order, so that an escaped backslash hides nothing."""
+_HALVES = b"89abcdefABCDEF"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -29,12 +35,22 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, at: str 
     except msgspec.ValidationError as err:
         raise invalid(err, at) from err
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        hint = ""
-        if _SURROGATE.search(bytes(body)):
-            hint = " (a string may hold half of a surrogate pair, which no encoding can carry)"
-        raise BadRequest(f"not valid JSON: {err}{hint}", path=at) from err
+        half = _SURROGATE.search(bytes(body)) is not None
+        hint = " (a string may hold half of a surrogate pair, which no encoding can carry)" if half else ""
+        raise BadRequest(f"not valid JSON: {err}{hint}", path=at, code=HALF_SURROGATE if half else None) from err
     except RecursionError as err:
         raise BadRequest("the body nests too deeply", path=at) from err
+
+
+def whole_characters(body: bytes) -> bytes:
+    r"""JSON with every half of a surrogate pair as U+FFFD. Programs in JavaScript cut strings in the middle of a
+    character and write the half as an escape, such as `\ud83d`, which is JSON to them and no text to anybody."""
+    return _ESCAPE.sub(_whole, body)
+
+
+def _whole(found: re.Match[bytes]) -> bytes:
+    escape = found.group()
+    return escape if len(escape) != 6 or escape[2:3] not in b"dD" or escape[3:4] not in _HALVES else b"\\ufffd"
 
 
 def invalid(err: msgspec.ValidationError, at: str = "") -> BadRequest:

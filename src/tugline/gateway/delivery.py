@@ -19,6 +19,7 @@ from tugline.core.errors import BadRequest, EngineError, Forbidden, StoreError, 
 from tugline.core.ident import new_id
 from tugline.core.items import Item, Pending, Reply, Request, System
 from tugline.core.turn import CallOutcome, CallRecord
+from tugline.dialects.wire import HALF_SURROGATE, whole_characters
 from tugline.forest.attach import Attachment
 from tugline.forest.retries import Join, Replay
 from tugline.gateway.admission import check_request, engine_for
@@ -128,12 +129,11 @@ class Delivery:
         if session.closing:
             raise Forbidden("this session has ended; its key is no longer valid")
         begun = time.perf_counter()
-        dialect, body = incoming.dialect, incoming.body
-        if len(body) <= BIG_BODY:
-            read = _attached(session, dialect.decode(body, incoming.params))
+        if len(incoming.body) <= BIG_BODY:
+            read = _attached(session, _decoded(incoming))
         else:
             loop = asyncio.get_running_loop()
-            request = await loop.run_in_executor(self._deps.pool, dialect.decode, body, incoming.params)
+            request = await loop.run_in_executor(self._deps.pool, _decoded, incoming)
             read = await loop.run_in_executor(self._deps.pool, _attached, session, request)
         self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
         return read
@@ -284,6 +284,20 @@ class Delivery:
     def _count(self, session: OpenSession, dialect: Dialect, outcome: CallOutcome) -> None:
         session.count(outcome)
         self._deps.metrics.calls.labels(dialect.name, outcome.value).inc()
+
+
+def _decoded(incoming: Incoming) -> Request:
+    """The request. Half surrogates, which cut strings of JavaScript programs end with, become U+FFFD and are named."""
+    try:
+        return incoming.dialect.decode(incoming.body, incoming.params)
+    except BadRequest as err:
+        if err.detail_code != HALF_SURROGATE:
+            raise
+        mended = whole_characters(incoming.body)
+        if mended == incoming.body:
+            raise
+        request = incoming.dialect.decode(mended, incoming.params)
+        return replace(request, ignored=(*request.ignored, HALF_SURROGATE))
 
 
 def _attached(session: OpenSession, request: Request) -> tuple[Lane, Request, Attachment]:
