@@ -40,6 +40,7 @@ class AnthropicDialect:
         Route("GET", "/models/{model}", "model"),
         Route("HEAD", "/api/hello", "probe"),
         *(Route(method, path, "refuse") for path in REFUSED for method in ("POST", "GET")),
+        *(Route("GET", f"{path}/{{model}}", "refuse") for path in REFUSED),
     )
     content_type_stream: str = "text/event-stream; charset=utf-8"
 
@@ -103,7 +104,8 @@ class AnthropicDialect:
 
     def refusal(self, path: str) -> TuglineError:
         """Why a known path is not served."""
-        return NotFound(REFUSED.get(path, f"no route {path[:200]}"))
+        why = next((REFUSED[known] for known in REFUSED if path.startswith(known)), f"no route {path[:200]}")
+        return NotFound(why)
 
 
 def _model(name: str, context: int) -> wire.ModelInfo:
