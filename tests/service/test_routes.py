@@ -241,3 +241,14 @@ async def test_half_a_character_is_served_and_named(tmp_path: Path) -> None:
         assert call.ignored == ("half_surrogate",)
         assert turn.items[0].text == "cut \ufffd"
         assert (await kit.post(data[:-1], key=key))[0] == 400
+
+
+async def test_an_engine_failure_that_an_answer_followed_is_not_held_against_the_engine(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as kit:
+        key = (await kit.session()).secret
+        session = kit.gateway._sessions["ses_a"]
+        session.engine_failures, session.last_error = 1, "EngineError: gone"
+        await ask(kit, key, "m", user("a"))
+        assert (await kit.post(b"{", key=key))[0] == 400
+        summary = await kit.gateway.close("ses_a")
+        assert summary.engine_failures == 0 and (summary.last_error or "").startswith("BadRequest")

@@ -435,7 +435,8 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class SessionCalls:
-    """What the gateway saw of a session: calls by outcome, sampled tokens, why the last failure."""
+    """What the gateway saw of a session: calls by outcome, sampled tokens; since the last answered call, how often the
+    engine failed a call and the last error of any kind."""
 
     calls: Mapping[str, int]
     turns: int

@@ -132,8 +132,7 @@ async def _steps(
 ) -> Produced:
     prompt, sampling = await _prepare(session, call, attached, deps)
     admitted()
-    taken, engine_failures = await _sample(session, call, prompt, sampling, deps)
-    session.engine_failures += engine_failures
+    taken = await _sample(session, call, prompt, sampling, deps)
     parsed = await _off_loop(
         deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
     )
@@ -205,12 +204,10 @@ def make_prompt(forest: Forest, request: Request, attached: Attachment, deps: De
     return Prompt(rendered.ids, 0, rendered.ids, rooted, attached.drift + rendered.drift, rooted.root_reason)
 
 
-async def _sample(
-    session: OpenSession, call: Inbound, prompt: Prompt, sampling: Sampling, deps: Deps
-) -> tuple[Sample, int]:
+async def _sample(session: OpenSession, call: Inbound, prompt: Prompt, sampling: Sampling, deps: Deps) -> Sample:
     begun = time.perf_counter()
     request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
-    taken = await sample(deps.engine, request, deps.retry)
+    taken, _ = await sample(deps.engine, request, deps.retry)
     deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
     return taken
 

@@ -12,6 +12,8 @@ from tugline.forest.forest import Forest
 from tugline.forest.retries import RetryBook
 from tugline.gateway.admission import Spent
 
+ANSWERS = (CallOutcome.ANSWERED, CallOutcome.REPLAYED, CallOutcome.COALESCED)
+
 
 class Lane:
     """What a session has with one engine: "" is the policy. Turns of two engines never share a tree."""
@@ -58,8 +60,10 @@ class OpenSession:
         self.spent = Spent(self.spent.turns + 1, self.spent.sampled_tokens + len(turn.sampled) // 4)
 
     def count(self, outcome: CallOutcome) -> None:
-        """Account for a finished call."""
+        """Account for a finished call. An answer says that what failed before it has not hurt the agent."""
         self.calls[outcome.value] += 1
+        if outcome in ANSWERS:
+            self.engine_failures, self.last_error = 0, None
 
     def summary(self) -> SessionCalls:
         """What the rollout service is told."""
