@@ -4,9 +4,10 @@ from tugline.core.contracts import Dialect
 from tugline.core.errors import NotFound
 from tugline.dialects.anthropic import AnthropicDialect
 from tugline.dialects.chat import ChatDialect
+from tugline.dialects.gemini import GeminiDialect
 from tugline.dialects.responses import ResponsesDialect
 
-DIALECTS: tuple[Dialect, ...] = (ChatDialect(), AnthropicDialect(), ResponsesDialect())
+DIALECTS: tuple[Dialect, ...] = (ChatDialect(), AnthropicDialect(), ResponsesDialect(), GeminiDialect())
 """Every dialect that a gateway serves. The first gives unknown paths their error shape."""
 
 
@@ -18,4 +19,4 @@ def dialect_named(name: str) -> Dialect:
     raise NotFound(f"no dialect {name!r}; there are: {', '.join(d.name for d in DIALECTS)}")
 
 
-__all__ = ["DIALECTS", "AnthropicDialect", "ChatDialect", "ResponsesDialect", "dialect_named"]
+__all__ = ["DIALECTS", "AnthropicDialect", "ChatDialect", "GeminiDialect", "ResponsesDialect", "dialect_named"]
