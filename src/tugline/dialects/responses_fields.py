@@ -68,11 +68,10 @@ class Fields:
         return None if data == b"null" else decode(self._decoders.text, data, f"{self.at}.{key}") or None
 
     def need(self, key: str, what: str) -> str:
-        """A string that may not be missing. Raises BadRequest."""
-        found = self.text(key)
-        if found is None:
+        """A string that may be empty but not missing. Raises BadRequest."""
+        if self.raw(key) == b"null":
             raise BadRequest(f"{what} needs {key}", path=f"{self.at}.{key}")
-        return found
+        return self.text(key) or ""
 
     def rows(self, key: str) -> Iterator[Fields]:
         """The objects of a list; none if absent. Raises BadRequest."""

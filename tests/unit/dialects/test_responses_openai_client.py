@@ -289,5 +289,5 @@ def test_what_is_not_served_says_why(call: Callable[[Any], Any]) -> None:
         status, headers, body = DIALECT.error(DIALECT.refusal(request.url.path))
         return httpx.Response(status, headers=headers, content=body)
 
-    with client(respond) as api, pytest.raises(openai.NotFoundError, match="here|cannot be"):
+    with client(respond) as api, pytest.raises(openai.NotFoundError, match=r"here|cannot be"):
         call(api.responses)
