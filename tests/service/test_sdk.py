@@ -17,7 +17,10 @@ from service.wire_kit import DIALECT_NAMES, NONCANONICAL, PNG, Wire, assert_exac
 from tugline.core.errors import EngineError, Overloaded, StoreError
 from tugline.gateway.delivery import Timing
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the SDKs' own
+pytestmark = [  # the SDKs' own
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning"),
+]
 
 every_dialect = pytest.mark.parametrize("dialect", DIALECT_NAMES)
 both_clients = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])

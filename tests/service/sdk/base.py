@@ -132,7 +132,7 @@ class Agent(ABC):
         return await asyncio.to_thread(work)
 
     async def listed(self, method: Callable[[], Any]) -> list[Any]:
-        """Everything on the pager that a method gives."""
+        """Everything in the pager or stream that a method gives."""
         if not self.asynchronous:
             return await asyncio.to_thread(lambda: list(method()))
         pages = method()

@@ -56,7 +56,7 @@ class ResponsesAgent(Agent):
     async def ask(self, stream: bool) -> Answer:
         kept = {"include": ["reasoning.encrypted_content"], "store": self.server_side}
         if stream:
-            reply = await self.final(lambda: self.client.responses.stream(**self.asked(), **kept), "get_final_response")
+            reply = await self.streamed(self.asked() | kept)
         else:
             reply = await self.do(self.client.responses.create, **self.asked(), **kept)
         if self.server_side:
@@ -77,6 +77,13 @@ class ResponsesAgent(Agent):
             usage.input_tokens_details.cached_tokens,
             usage.output_tokens_details.reasoning_tokens,
         )
+
+    async def streamed(self, asked: dict[str, Any]) -> Any:
+        """The response of the terminal event. The SDK's stream helper knows none but `response.completed`."""
+        events = await self.listed(lambda: self.client.responses.create(**asked, stream=True))
+        assert [e.sequence_number for e in events] == list(range(len(events)))
+        assert events[-1].type in ("response.completed", "response.incomplete")
+        return events[-1].response
 
     async def ask_wrongly(self) -> None:
         wrong = [*self.input, {"type": "function_call_output", "output": "answers nothing"}]

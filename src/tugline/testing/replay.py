@@ -1,0 +1,285 @@
+"""Replaying recorded traffic of real harnesses: `python -m tugline.testing.replay DIR`.
+
+DIR holds `HARNESS/RUN.requests.jsonl` (or .gz), one JSON object per line: {"seq", "method", "path", "headers": [[name,
+value]], "body"}; and beside it, where there is one, `RUN.responses.jsonl`: {"seq", "what": "stream", "sse"} or {"seq",
+"what": "json", "body"}. Every request is decoded in its dialect and attached to a forest that grows by the recorded
+replies, as in a gateway.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from tugline.core.columns import concat, count, floats, ids
+from tugline.core.contracts import Dialect
+from tugline.core.errors import BadRequest, ConfigError, NotFound, TuglineError, VerifyError, boundary, describe
+from tugline.core.items import Assistant, Request
+from tugline.core.turn import Sampling, Turn
+from tugline.dialects import DIALECTS
+from tugline.forest.attach import Attachment
+from tugline.forest.forest import Forest
+from tugline.gateway.app import Router
+from tugline.testing.replay_leaves import unexplained
+from tugline.testing.replay_said import said
+
+Overrides = Mapping[str, str]
+NONE: Overrides = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A generate or count request and the dialect that it speaks."""
+
+    seq: int
+    dialect: Dialect
+    params: dict[str, str]
+    body: bytes
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the requests of one harness."""
+
+    requests: int = 0
+    elsewhere: Counter[str] = field(default_factory=Counter)
+    """Requests to routes without a body to decode, and to unknown ones."""
+    decoded: int = 0
+    items: int = 0
+    matches: Counter[str] = field(default_factory=Counter)
+    """exact, lenient: goes on behind a recorded reply. prefix: goes on behind an earlier request whose recorded reply
+    says something else, or is missing. repeat, root."""
+    roots: Counter[str] = field(default_factory=Counter)
+    drift: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
+    silent: Counter[str] = field(default_factory=Counter)
+    """Places of strings that were dropped without being named."""
+    crashes: list[str] = field(default_factory=list)
+    slowest_ms: float = 0.0
+
+
+def replay(folder: Path, overrides: Overrides = NONE) -> dict[str, Tally]:
+    """Every recording below `folder`, by harness (its sub-folder). Raises ConfigError when there is none.
+
+    `overrides` replace top-level strings of bodies: recordings with their words masked may hold no valid option.
+    """
+    tallies: dict[str, Tally] = {}
+    for path in _recordings(folder):
+        tally = tallies.setdefault(path.parent.name if path.parent != folder else path.name.split(".")[0], Tally())
+        try:
+            _replay_run(path, tally, overrides)
+        except (msgspec.MsgspecError, OSError) as err:
+            tally.crashes.append(f"{path.name} cannot be read: {describe(err)}")
+    return tallies
+
+
+def captured_bodies(folder: Path, dialect: Dialect, overrides: Overrides = NONE) -> list[Recorded]:
+    """Every recorded request of one dialect."""
+    return [r for path in _recordings(folder) for r in _requests(path, Tally(), overrides) if r.dialect is dialect]
+
+
+def _recordings(folder: Path) -> list[Path]:
+    found = sorted(p for p in folder.rglob("*.requests.jsonl*") if p.name.endswith((".jsonl", ".jsonl.gz")))
+    if not found:
+        raise ConfigError(f"{folder} holds no *.requests.jsonl", where="folder")
+    return found
+
+
+class _Line(msgspec.Struct):
+    kind: str = "request"
+    seq: int = 0
+    method: str = "POST"
+    path: str = ""
+    headers: list[tuple[str, str]] = []
+    body: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Answer(msgspec.Struct):
+    kind: str = "response"
+    seq: int = 0
+    what: str = ""
+    sse: str = ""
+    body: Any = None
+
+
+def _lines(path: Path) -> list[bytes]:
+    data = path.read_bytes()
+    return [line for line in (gzip.decompress(data) if path.suffix == ".gz" else data).split(b"\n") if line.strip()]
+
+
+def _requests(path: Path, tally: Tally, overrides: Overrides) -> Iterator[Recorded]:
+    router = Router(DIALECTS)
+    decoder = msgspec.json.Decoder(_Line)
+    for line in map(decoder.decode, _lines(path)):
+        if line.kind != "request":
+            continue
+        tally.requests += 1
+        headers = {name.lower(): value for name, value in line.headers}
+        try:
+            matched = _find(router, line.method, line.path, headers)
+        except NotFound:
+            tally.elsewhere[f"{line.method} {line.path}"] += 1
+            continue
+        if matched.route.kind not in ("generate", "count"):
+            tally.elsewhere[f"{line.method} {matched.route.path}"] += 1
+            continue
+        yield Recorded(line.seq, matched.dialect, matched.params, _overridden(bytes(line.body), overrides))
+
+
+def _overridden(body: bytes, overrides: Overrides) -> bytes:
+    if not overrides:
+        return body
+    keys = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    for key, value in overrides.items():
+        if bytes(keys.get(key, b"")).startswith(b'"'):
+            keys[key] = msgspec.Raw(msgspec.json.encode(value))
+    return msgspec.json.encode(keys)
+
+
+def _find(router: Router, method: str, path: str, headers: dict[str, str]) -> Any:
+    """The route of a path that may have any prefix in front. Raises NotFound."""
+    starts = [at for at, char in enumerate(path) if char == "/"]
+    for at in starts[:-1]:
+        try:
+            return router.find(method, path[at:], headers)
+        except NotFound:
+            continue
+    return router.find(method, path[starts[-1] :] if starts else path, headers)
+
+
+def _replies(path: Path) -> dict[int, _Answer]:
+    beside = path.with_name(path.name.replace(".requests.", ".responses."))
+    if not beside.exists():
+        return {}
+    decoder = msgspec.json.Decoder(_Answer)
+    found = [a for a in map(decoder.decode, _lines(beside)) if a.what in ("stream", "json")]
+    return {answer.seq: answer for answer in found}
+
+
+def _replay_run(path: Path, tally: Tally, overrides: Overrides) -> None:
+    forests: dict[str, Forest] = {}
+    earlier: list[Request] = []
+    replies = _replies(path)
+    for recorded in _requests(path, tally, overrides):
+        where = f"{path.parent.name}/{path.name} request {recorded.seq}"
+        begun = time.perf_counter()
+        try:
+            with boundary(VerifyError, "crash"):
+                request = recorded.dialect.decode(recorded.body, recorded.params)
+        except BadRequest as err:
+            tally.refused[f"{err.path}: {err.message.removeprefix(f'{err.path}: ')[:120]}"] += 1
+            continue
+        except TuglineError as err:
+            tally.crashes.append(f"{where}: {describe(err.__cause__ or err)}")
+            continue
+        forest = forests.setdefault(recorded.dialect.name, Forest("ses_replay", b""))
+        attached = forest.attach(request)
+        tally.slowest_ms = max(tally.slowest_ms, (time.perf_counter() - begun) * 1000)
+        tally.decoded += 1
+        tally.items += len(request.items)
+        tally.ignored.update(request.ignored)
+        tally.silent.update(p.partition(": ")[0] for p in unexplained(recorded.body, request))
+        _place(tally, attached, request, earlier)
+        earlier.append(request)
+        answer = replies.get(recorded.seq)
+        turn = said(recorded.dialect.name, answer.sse or answer.body or {}) if answer else None
+        if turn is not None:
+            forest.commit(_turn(forest, attached, request, turn))
+
+
+def _place(tally: Tally, attached: Attachment, request: Request, earlier: Sequence[Request]) -> None:
+    tally.drift.update(attached.drift)
+    if any(e.items == request.items and e.head == request.head for e in earlier):
+        tally.matches["repeat"] += 1
+    elif attached.parent is not None:
+        tally.matches[attached.match] += 1
+    elif any(e.items and e.head == request.head and request.items[: len(e.items)] == e.items for e in earlier):
+        tally.matches["prefix"] += 1
+    else:
+        tally.matches["root"] += 1
+        tally.roots[attached.root_reason or ""] += 1
+
+
+def _turn(forest: Forest, attached: Attachment, request: Request, turn: Assistant) -> Turn:
+    """The turn that a gateway would have stored, with one made-up id per item."""
+    exact, lenient = forest.keys(attached, turn)
+    parent = attached.parent
+    keep = count(forest.full(parent.turn_id)) if parent else 0
+    bridge = ids(range(1, len(attached.tail) + 2))
+    return Turn(
+        turn_id=f"turn_{len(forest.turns)}",
+        session_id=forest.session_id,
+        seq=len(forest.turns),
+        parent=parent.turn_id if parent else None,
+        keep=keep,
+        bridge=bridge,
+        sampled=ids([0]),
+        logprobs=floats([-1.0]),
+        version_runs=((0, 0),),
+        finish="stop",
+        prompt_len=count(concat([forest.full(parent.turn_id), bridge])) if parent else count(bridge),
+        head=request.head,
+        items=attached.tail,
+        echo=turn,
+        key_exact=exact,
+        key_lenient=lenient,
+        sampling=Sampling(),
+    )
+
+
+def overrides_of(pairs: Sequence[str]) -> Overrides:
+    """`KEY=TEXT` pairs. Raises ConfigError for one without `=`."""
+    split = [pair.partition("=") for pair in pairs]
+    bad = [key for key, equals, _ in split if not equals]
+    if bad:
+        raise ConfigError(f"{bad[0]!r} is no KEY=TEXT", where="--set")
+    return {key: text for key, _, text in split}
+
+
+HEADS = ("harness", "requests", "decoded", "refused", "other", "items", "exact", "lenient", "prefix", "repeat", "root")
+
+
+def table(tallies: dict[str, Tally]) -> str:
+    """One line per harness, then what was refused, dropped, respelled or lost."""
+    rows: list[tuple[str, ...]] = [HEADS]
+    for name, t in sorted(tallies.items()):
+        counts = (t.requests, t.decoded, t.refused.total(), t.elsewhere.total(), t.items)
+        rows.append((name, *map(str, counts), *(str(t.matches[m]) for m in HEADS[6:])))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    for name, t in sorted(tallies.items()):
+        for what in ("crashes", "refused", "silent", "ignored", "roots", "drift", "elsewhere"):
+            found = getattr(t, what)
+            for text, n in found.most_common() if isinstance(found, Counter) else [(f, 1) for f in found]:
+                lines.append(f"{name}  {what}  {n}  {text}")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Exit status 1: a request crashed the decoder or lost text silently."""
+    parser = argparse.ArgumentParser(prog="python -m tugline.testing.replay", description=replay.__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=TEXT", help="replace a string of every body")
+    asked = parser.parse_args(argv)
+    try:
+        tallies = replay(asked.folder, overrides_of(asked.set))
+    except TuglineError as err:
+        sys.stderr.write(f"{err.message}\n")
+        return 2
+    sys.stdout.write(table(tallies))
+    return 1 if any(t.crashes or t.silent for t in tallies.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
