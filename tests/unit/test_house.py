@@ -58,8 +58,9 @@ def command_tree() -> click.Command:
 
 def leaves(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
     inner = getattr(command, "commands", None)
-    if inner is None:
+    if inner is None or getattr(command, "invoke_without_command", False):
         yield path, command
+    if inner is None:
         return
     for name, child in inner.items():
         yield from leaves(child, (*path, name))
@@ -112,7 +113,7 @@ def test_every_command_in_the_docs_exists() -> None:
     seen = set()
     for page, line in commands():
         words = line.split()[1:]
-        path = next((p for p in known if tuple(words[: len(p)]) == p), None)
+        path = max((p for p in known if tuple(words[: len(p)]) == p), key=len, default=None)
         assert path is not None, f"{page}: {line}"
         options = {o for param in known[path].params for o in param.opts} | {"--help"}  # type: ignore[attr-defined]
         used = {w for w in re.sub(r"'[^']*'|\"[^\"]*\"", "", line).split() if w.startswith("-")}

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from tugline import __version__
-from tugline.cli import bench, config, doctor, gc, quickstart, report, rollout, tasks, verify
+from tugline.cli import bench, config, doctor, gateway, gc, quickstart, report, rollout, tasks, verify
 
 app = typer.Typer(
     name="tugline",
@@ -36,6 +36,7 @@ def root(
 
 quickstart.register(app)
 rollout.register(app)
+gateway.register(app)
 verify.register(app)
 report.register(app)
 config.register(app)

@@ -72,7 +72,7 @@ def run_and_report(request: RunRequest, *, as_json: bool) -> int:
     with (
         Progress(console, total, quiet=as_json) as progress,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        _orderly_end(),
+        orderly_end(),
     ):
         rescored = runner.run(_run(request, tasks, store, progress))
     with RunStore.open(path, write=False) as reader:
@@ -92,7 +92,7 @@ def run_and_report(request: RunRequest, *, as_json: bool) -> int:
 
 
 @contextmanager
-def _orderly_end() -> Iterator[None]:
+def orderly_end() -> Iterator[None]:
     """SIGTERM (docker stop, Slurm, systemd) ends a run like ^C: sandboxes are removed before the process ends."""
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:

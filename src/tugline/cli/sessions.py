@@ -1,0 +1,217 @@
+"""`tugline gateway session new|end|show|list|delete`: the control plane of a running gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from tugline.cli import output
+from tugline.cli.flags import SAMPLING_KEYS
+from tugline.config.values import convert
+from tugline.core.errors import ConfigError, TuglineError
+from tugline.rollout.control_client import ControlClient
+from tugline.rollout.control_file import newest_control
+from tugline.rollout.trajectory_json import encode_trajectory
+
+app = typer.Typer(no_args_is_help=True, help="Sessions of a running gateway: new, end, show, list, delete.")
+
+Run = Annotated[
+    Path | None, typer.Option("--run", help="Run directory of the gateway; default: the newest running one in runs/.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Id = Annotated[str, typer.Argument(help="Session id.", metavar="SESSION")]
+
+WHO = {
+    "OPENAI_BASE_URL": "Codex, Qwen Code, OpenCode, mini-swe-agent, aider (OPENAI_API_BASE), OpenAI SDKs",
+    "ANTHROPIC_BASE_URL": "Claude Code, Anthropic SDKs",
+    "GOOGLE_GEMINI_BASE_URL": "Gemini CLI, Google Gen AI SDKs",
+}
+"""Which programs read which variable."""
+
+
+@app.command("new")
+def new(
+    run: Run = None,
+    name: Annotated[str | None, typer.Option(help="For people.")] = None,
+    group: Annotated[str | None, typer.Option(help="Sessions to compare with each other.")] = None,
+    task: Annotated[str | None, typer.Option(help="What is to be solved.")] = None,
+    sampling: Annotated[str | None, typer.Option(help="k=v,... e.g. temperature=0.7,max_tokens=256")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Model turns.")] = None,
+    max_tokens_per_session: Annotated[int | None, typer.Option(help="Sampled tokens.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="End it as agent_timeout after this time, e.g. 10m.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Another engine of the run, for all calls; never trained.")] = None,
+    media: Annotated[str | None, typer.Option(help="omit or refuse what the policy cannot see.")] = None,
+    constraints: Annotated[str | None, typer.Option(help="ignore or refuse structured output.")] = None,
+    metadata: Annotated[str | None, typer.Option(help="JSON object kept with the session.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Open a session and print its environment, as lines for a shell. Its key is shown only now.
+
+    Example: eval "$(tugline gateway session new --group first --ttl 10m)"
+    """
+    with _client(run, as_json=as_json) as client:
+        options: dict[str, Any] = {
+            "name": name,
+            "group": group,
+            "task": task,
+            **_sampling(sampling),
+            "max_turns": max_turns,
+            "max_tokens_per_session": max_tokens_per_session,
+            "ttl": None if ttl is None else convert("limits.agent_timeout", float, ttl, "--ttl"),
+            "engine": engine,
+            "media": media,
+            "constraints": constraints,
+            "metadata": _object(metadata),
+        }
+        made = client.open(**{key: value for key, value in options.items() if value is not None})
+        if as_json:
+            output.emit(made)
+        else:
+            typer.echo(environment(made["session"], made["env"]))
+
+
+@app.command("end")
+def end(
+    session: Id,
+    run: Run = None,
+    reward: Annotated[float | None, typer.Option(help="What the verifier said.")] = None,
+    part: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a part of the reward; repeatable.")] = None,
+    outcome: Annotated[str, typer.Option(help="completed, agent_failed, agent_timeout, cancelled, ...")] = "completed",
+    reason: Annotated[str | None, typer.Option(help="One line: why it did not complete.")] = None,
+    as_json: Json = False,
+) -> None:
+    """End a session: its key dies, its rows are built.
+
+    Example: tugline gateway session end ses_... --reward 1.0 --part tests=1
+    """
+    with _client(run, as_json=as_json) as client:
+        view = client.end(session, reward, parts=_parts(part or []), outcome=outcome, reason=reason)
+        _show(view, as_json=as_json)
+
+
+@app.command("show")
+def show(
+    session: Id,
+    run: Run = None,
+    trajectory: Annotated[bool, typer.Option("--trajectory", help="Its training rows as JSON instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """State, calls by outcome, turns and tokens of a session.
+
+    Example: tugline gateway session show ses_... --json
+    """
+    with _client(run, as_json=as_json) as client:
+        if trajectory:
+            typer.echo(encode_trajectory(client.trajectory(session)))
+        else:
+            _show(client.show(session), as_json=as_json)
+
+
+@app.command("list")
+def list_(
+    run: Run = None,
+    state: Annotated[str | None, typer.Option(help="open, ended, or a state's own name.")] = None,
+    group: Annotated[str | None, typer.Option(help="Of one group.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many.")] = 100,
+    after: Annotated[str | None, typer.Option(help="Behind this session id.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Sessions in order of creation.
+
+    Example: tugline gateway session list --state open
+    """
+    with _client(run, as_json=as_json) as client:
+        page = client.list(state=state, group=group, limit=limit, after=after)
+        if as_json:
+            output.emit(page)
+            return
+        for one in page["sessions"]:
+            how = one["outcome"] or one["state"]
+            reward = "" if one["reward"] is None else f"{one['reward']:g}"
+            typer.echo(f"{one['session']}  {how:<14} {reward:<8} {one['group']}#{one['index']}  {one['name'] or ''}")
+        if page["next"]:
+            output.console().print(f"more: --after {page['next']}")
+
+
+@app.command("delete")
+def delete(session: Id, run: Run = None, as_json: Json = False) -> None:
+    """Cancel an open session, or remove the records of one that has ended.
+
+    Example: tugline gateway session delete ses_...
+    """
+    with _client(run, as_json=as_json) as client:
+        removed = client.delete(session)
+        if as_json:
+            output.emit({"session": session, "removed": removed})
+        else:
+            typer.echo(f"{session} {'removed' if removed else 'cancelled; delete it again to remove its records'}")
+
+
+def environment(session: str, env: Mapping[str, str]) -> str:
+    """Lines to paste into a shell."""
+    lines = [f"# session {session}"]
+    for key, value in env.items():
+        if key in WHO:
+            lines.append(f"# {WHO[key]}")
+        lines.append(f"export {key}={value}")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _client(run: Path | None, *, as_json: bool) -> Iterator[ControlClient]:
+    """The control plane of a running gateway; its refusals end the command."""
+    client = None
+    try:
+        client = ControlClient.of_run((run or newest_control(Path("runs").absolute())).expanduser().absolute())
+        yield client
+    except TuglineError as err:
+        output.fail(err, as_json=as_json)
+    finally:
+        if client is not None:
+            client.close()
+
+
+def _show(view: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        output.emit(view)
+        return
+    plain = {key: value for key, value in view.items() if value not in (None, {}, [])}
+    typer.echo(output.table(plain))
+
+
+def _sampling(text: str | None) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for part in filter(None, (text or "").split(",")):
+        key, sep, value = part.partition("=")
+        if not sep or key.strip() not in SAMPLING_KEYS:
+            raise ConfigError(f"{part!r} is not one of {', '.join(SAMPLING_KEYS)} with =VALUE", where="--sampling")
+        kind = float if key.strip() in ("temperature", "top_p") else int
+        found[key.strip()] = convert(f"sampling.{key.strip()}", kind, value.strip(), "--sampling")
+    return found
+
+
+def _parts(given: list[str]) -> dict[str, float]:
+    parts: dict[str, float] = {}
+    for part in given:
+        name, sep, value = part.rpartition("=")
+        try:
+            parts[name] = float(value)
+        except ValueError:
+            sep = ""
+        if not sep:
+            raise ConfigError(f"{part!r} is not NAME=NUMBER", where="--part")
+    return parts
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as err:
+        raise ConfigError(f"is not a JSON object: {err}", where="--metadata") from err
