@@ -11,7 +11,7 @@ from msgspec import Raw
 from tugline.core.errors import BadRequest, Unsupported
 from tugline.core.items import Assistant, Head, Item, Options, Request, System, Tool
 from tugline.dialects.gemini_fields import Decoders, Fields, Names, first
-from tugline.dialects.gemini_schema import lower_types, strict
+from tugline.dialects.gemini_schema import respell, strict
 from tugline.dialects.gemini_turns import History
 from tugline.dialects.wire import canonical_json, decode
 
@@ -122,11 +122,11 @@ def _tool(decoders: Decoders, declared: Fields) -> Tool:
 
 
 def _parameters(decoders: Decoders, raw: Raw, path: str) -> Raw:
-    """As sent, but for the case of type names."""
+    """As sent, but for the spelling of type names and keywords."""
     schema = decode(decoders.value, raw, path)
     if not isinstance(schema, dict):
         raise BadRequest("expected a schema, which is an object", path=path)
-    if not lower_types(schema):
+    if not respell(schema):
         return raw
     try:
         return Raw(msgspec.json.encode(schema))
@@ -254,6 +254,6 @@ def _schema(decoders: Decoders, raw: Raw, path: str) -> str:
     schema: Any = decode(decoders.value, raw, path)
     if not isinstance(schema, dict):
         raise BadRequest("expected a schema, which is an object", path=path)
-    lower_types(schema)
+    respell(schema)
     strict(schema)
     return canonical_json(schema, path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-MAPS = ("properties", "patternProperties", "$defs", "definitions", "defs", "dependentSchemas")
+MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords whose value maps names to schemas: their keys are no keywords."""
 LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 SINGLE = (
@@ -17,15 +17,39 @@ SINGLE = (
 COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 """64-bit integers, which protocol buffers write as text."""
 
+KEYWORDS = {
+    "any_of": "anyOf",
+    "prefix_items": "prefixItems",
+    "additional_properties": "additionalProperties",
+    "property_ordering": "propertyOrdering",
+    "min_items": "minItems",
+    "max_items": "maxItems",
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "min_properties": "minProperties",
+    "max_properties": "maxProperties",
+    "defs": "$defs",
+    "ref": "$ref",
+}
+"""How the Python SDK spells some keywords, by what they are."""
 
-def lower_types(schema: Any) -> bool:
-    """Spell type names in lower case, in place: STRING is string. True if something changed."""
+
+def respell(schema: Any) -> bool:
+    """Type names in lower case, keywords in camelCase, in place and in order: STRING is string, `any_of` is `anyOf`.
+
+    True if something changed.
+    """
     changed = False
     stack = [schema]
     while stack:
         node = stack.pop()
         if not isinstance(node, dict):
             continue
+        if not KEYWORDS.keys().isdisjoint(node):
+            renamed = {KEYWORDS.get(name, name): value for name, value in node.items()}
+            node.clear()
+            node.update(renamed)
+            changed = True
         kind = node.get("type")
         lower = _lower(kind)
         if lower != kind:
@@ -36,13 +60,15 @@ def lower_types(schema: Any) -> bool:
 
 
 def strict(schema: Any) -> None:
-    """What has a meaning in OpenAPI 3.0 only, in the words of JSON Schema, in place: `nullable`, counts as text."""
+    """What has a meaning in OpenAPI 3.0 only, in the words of JSON Schema, in place: `nullable`, counts as text. The
+    order of properties is none of JSON Schema's business."""
     stack = [schema]
     while stack:
         node = stack.pop()
         if not isinstance(node, dict):
             continue
         stack += _children(node)
+        node.pop("propertyOrdering", None)
         for name in COUNTS:
             count = node.get(name)
             if isinstance(count, str) and count.isascii() and count.isdigit() and len(count) < 19:
