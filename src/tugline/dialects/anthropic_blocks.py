@@ -113,7 +113,7 @@ class BlockReader:
             if wire.UNPARSED.encode() in data[:40]:
                 held = self._unwrap(data)
                 if held is not None and not is_object(held):
-                    return held
+                    return held if held.strip() else "{}"
             decode(self._value, data, path)
             return compact(data)
         if data.startswith(b'"'):

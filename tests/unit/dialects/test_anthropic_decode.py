@@ -248,6 +248,7 @@ def test_signatures_are_ours_or_named(sign: str | None, named: bool) -> None:
         ('"{\\"a\\": 1, }"', '{"a": 1, }'),
         ('{"__unparsedToolInput":{"raw":"{\\"a\\": 1, }","len":10}}', '{"a": 1, }'),
         ('{"__unparsedToolInput":{"raw":"x","len":9000,"why":"w"}}', "x"),
+        ('{"__unparsedToolInput":{"raw":" ","len":1}}', "{}"),
         ('{"__unparsedToolInput":{"raw":"{}","len":2}}', '{"__unparsedToolInput":{"raw":"{}","len":2}}'),
         ('{"__unparsedToolInput":{"raw":"x","len":1},"b":2}', '{"__unparsedToolInput":{"raw":"x","len":1},"b":2}'),
         ('{"__unparsedToolInput":"x"}', '{"__unparsedToolInput":"x"}'),
