@@ -97,7 +97,7 @@ class GeminiDialect:
 
     def echo(self, reply: Reply) -> Assistant:
         """Through the wire and back: what decode() gives for a verbatim echo."""
-        return assistant(self._decoders, self._encode(wire.OutContent(self._parts(reply))))
+        return assistant(self._decoders, escape_separators(self._encode(wire.OutContent(self._parts(reply)))))
 
     def error(self, err: TuglineError) -> tuple[int, dict[str, str], bytes]:
         """{"error": {code, message, status, details}}, from which Google's clients take all they need to retry."""
