@@ -15,6 +15,7 @@ from tugline.cli.wiring import (
     make_trajectory,
     other_engines,
     policy_of,
+    served_dialects,
 )
 from tugline.config.types import Settings
 from tugline.core.contracts import Engine
@@ -22,7 +23,6 @@ from tugline.core.errors import RunError
 from tugline.core.session import Ended
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallRecord, Turn
-from tugline.dialects import DIALECTS
 from tugline.gateway.delivery import Timing
 from tugline.gateway.gateway import GatewayOptions, LocalGateway
 from tugline.gateway.server import bind, listen
@@ -57,7 +57,7 @@ async def serving(settings: Settings, store: RunStore) -> AsyncIterator[Serving]
         stack.push_async_callback(engine.close)
         await engine.start()
         others = await stack.enter_async_context(other_engines(settings, store.path))
-        gateway = LocalGateway(engine, model, store, DIALECTS, _options(settings), others=others)
+        gateway = LocalGateway(engine, model, store, served_dialects(), _options(settings), others=others)
         stack.push_async_callback(gateway.stop)
 
         def build(state: Ended, turns: Sequence[Turn], calls: Sequence[CallRecord]) -> Trajectory:

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
 from tugline.config.types import Settings
-from tugline.core.contracts import Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
-from tugline.core.errors import ConfigError
+from tugline.core.contracts import Dialect, Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
+from tugline.core.errors import ConfigError, boundary
 from tugline.core.session import Ended, SessionState
 from tugline.core.task import ModelRoute, Task
 from tugline.core.trace import Trajectory
@@ -32,6 +33,8 @@ from tugline.trajectory.build import SessionFacts, build
 from tugline.trajectory.rows import undelivered_turns
 from tugline.verifiers import verifier_for
 
+DIALECT_GROUP = "tugline.dialects"
+
 PILOT = Path(__file__).resolve().parent.parent / "training" / "pilot" / "model"
 """The policy that ships with the package."""
 
@@ -45,6 +48,27 @@ class Wired:
     gateway: LocalGateway
     provider: SandboxProvider
     service: RolloutService
+
+
+def served_dialects() -> tuple[Dialect, ...]:
+    """Ours, and those that installed packages offer as entry points `tugline.dialects` (called with no arguments).
+
+    Raises ConfigError for one that cannot be loaded or has the name of another.
+    """
+    found: list[Dialect] = list(DIALECTS)
+    for entry in entry_points(group=DIALECT_GROUP):
+        where = f"entry point {DIALECT_GROUP}: {entry.name}"
+        try:
+            with boundary(ConfigError, "cannot be loaded"):
+                dialect: Dialect = entry.load()()
+        except ConfigError as err:
+            raise ConfigError(err.message, where=where) from err
+        if any(type(dialect) is type(other) for other in found):
+            continue  # one of ours, named again
+        if any(dialect.name == other.name for other in found):
+            raise ConfigError(f"a dialect {dialect.name!r} is there already", where=where)
+        found.append(dialect)
+    return tuple(found)
 
 
 def model_dir(settings: Settings) -> Path:
@@ -231,7 +255,7 @@ async def wired(
         await provider.reap()
         await engine.start()
         others = await stack.enter_async_context(other_engines(settings, run_dir))
-        gateway = LocalGateway(engine, model, store, DIALECTS, options, others=others)
+        gateway = LocalGateway(engine, model, store, served_dialects(), options, others=others)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         parts = Parts(
