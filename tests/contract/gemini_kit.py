@@ -17,10 +17,12 @@ DECLARED = {"name": "bash", "parameters": {"type": "OBJECT", "properties": {"com
 
 
 def is_object(text: str) -> bool:
+    """Whether arguments stand on the wire as they are: an object that is not itself the form of what is no object."""
     try:
-        return isinstance(json.loads(text), dict)
+        value = json.loads(text)
     except ValueError:
         return False
+    return isinstance(value, dict) and not (list(value) == [WRAPPER] and isinstance(value[WRAPPER], str))
 
 
 def wire_call(call: ToolCall) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 All parts of one model content are one `Assistant`. Two model contents in a row are two turns, save for what the
 official SDKs' chat sessions make of a stream: a content per chunk. Chunks of one reply of ours carry the same
-signature, and a chunk that says nothing belongs to the turn before it.
+signature, and a chunk that says nothing belongs to the turn before it. A turn of ours behind plain text that nobody
+has signed goes on with that text: it was the end of the request that the turn answers.
 
 Calls and results are matched by their ids. Clients may leave ids out: a call without one has its name for an id, the
 second call of that name in its turn `<name>#2`, and so on. A result without an id answers the first call of its name
@@ -46,6 +47,11 @@ class Turn:
     def empty(self) -> bool:
         """Whether it says nothing."""
         return not (self.calls or any(self.text) or any(self.thoughts))
+
+    def goes_on(self, other: Turn) -> bool:
+        """Whether the model content behind it is the same turn."""
+        ours = other.mark is not None
+        return other.empty() or (ours and (other.mark == self.mark or (self.plain and any(self.text))))
 
     def extend(self, other: Turn) -> None:
         """Go on with a later part of the same turn."""
@@ -133,7 +139,7 @@ class History:
         if self._turn is None:
             self._open = _Open()
         said = self._said(parts)
-        if self._turn is not None and (said.empty() or (said.mark is not None and said.mark == self._turn.mark)):
+        if self._turn is not None and self._turn.goes_on(said):
             self._turn.extend(said)
             return
         self._close()
