@@ -19,12 +19,13 @@ _STRUCTURE = ("type", "id", "status")
 class Decoders:
     """Compiled decoders of pieces. Immutable, shared by threads."""
 
-    __slots__ = ("keys", "rows", "text", "value")
+    __slots__ = ("keys", "rows", "said", "text", "value")
 
     def __init__(self) -> None:
         self.keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
         self.rows = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-        self.text = msgspec.json.Decoder(str)
+        self.said = msgspec.json.Decoder(str | list[dict[str, msgspec.Raw]] | None)
+        self.text = msgspec.json.Decoder(str | None)
         self.value = msgspec.json.Decoder()
 
 
@@ -64,14 +65,32 @@ class Fields:
 
     def text(self, key: str) -> str | None:
         """A string; None if absent, null or empty. Raises BadRequest for anything else."""
-        data = self.raw(key)
-        return None if data == b"null" else decode(self._decoders.text, data, f"{self.at}.{key}") or None
+        self._used.add(key)
+        raw = self._raw.get(key)
+        if raw is None:
+            return None
+        try:  # the path is spelled only for an error: this runs for every field of a long conversation
+            return self._decoders.text.decode(raw) or None
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return decode(self._decoders.text, raw, f"{self.at}.{key}")
+
+    def said(self, key: str) -> str | list[Fields]:
+        """A string, or the objects of a list; "" if absent. Raises BadRequest."""
+        self._used.add(key)
+        if key not in self._raw:
+            return ""
+        at, where = f"{self.at}.{key}", f"{self.where}.{key}[]"
+        value: str | list[dict[str, msgspec.Raw]] | None = decode(self._decoders.said, self._raw[key], at)
+        if value is None or isinstance(value, str):
+            return value or ""
+        return [Fields(self._decoders, row, f"{at}[{i}]", where) for i, row in enumerate(value)]
 
     def need(self, key: str, what: str) -> str:
         """A string that may be empty but not missing. Raises BadRequest."""
-        if self.raw(key) == b"null":
+        found = self.text(key)
+        if found is None and self.raw(key) == b"null":
             raise BadRequest(f"{what} needs {key}", path=f"{self.at}.{key}")
-        return self.text(key) or ""
+        return found or ""
 
     def rows(self, key: str) -> Iterator[Fields]:
         """The objects of a list; none if absent. Raises BadRequest."""

@@ -87,7 +87,7 @@ class Reader:
     def read(self, data: bytes) -> tuple[Item, ...]:
         """Items of an `input`: a string, or a list of objects. Raises BadRequest or Unsupported with the path."""
         if data.startswith(b'"'):
-            return (UserText(decode(self._decoders.text, data, "input")),)
+            return (UserText(decode(self._decoders.text, data, "input") or ""),)
         rows: list[dict[str, msgspec.Raw]] = decode(self._decoders.rows, data, "input")
         for i, row in enumerate(rows):
             self._read(Fields(self._decoders, row, f"input[{i}]", "input[]"))
@@ -102,7 +102,7 @@ class Reader:
             raise BadRequest("an input item needs its type", path=f"{fields.at}.type")
         if kind in REFUSED:
             raise Unsupported(REFUSED[kind], path=f"{fields.at}.type")
-        if kind in TEXT_PARTS or kind in MEDIA_PARTS:
+        if kind == "input_text" or kind in MEDIA_PARTS:
             self._bare_part(fields, kind)
             return
         reader = self._readers.get(kind)
@@ -118,13 +118,17 @@ class Reader:
         self._items.extend(items)
 
     def _close(self) -> None:
+        """A turn of which only reasoning is there that cannot be read has nothing to show."""
         if self._turn is not None:
-            self._items.append(self._turn.assistant())
+            said = self._turn.assistant()
+            if self._turn.stage > REASONING or said.reasoning:
+                self._items.append(said)
             self._turn = None
 
     def _speak(self, fields: Fields, stage: int) -> _Turn:
         """The turn that an item belongs to."""
-        own = _OWN_ID.fullmatch(fields.text("id") or "")
+        item_id = fields.text("id") or ""
+        own = _OWN_ID.fullmatch(item_id) if MARK in item_id else None
         reply = own.group(1) if own else None
         if self._turn is not None and self._turn.ends_before(stage, reply):
             self._close()
@@ -177,10 +181,11 @@ class Reader:
 
     def _parts(self, fields: Fields, key: str, *, media: bool = True) -> Iterator[str | UserMedia]:
         """A string, or the parts of a list that mean something here."""
-        if fields.raw(key).startswith(b'"'):
-            yield fields.text(key) or ""
+        said = fields.said(key)
+        if isinstance(said, str):
+            yield said
             return
-        for row in fields.rows(key):
+        for row in said:
             kind = row.need("type", "a content part")
             if kind in MEDIA_PARTS and not media:
                 self._ignored.add(f"{row.where}:{kind}")
@@ -191,9 +196,7 @@ class Reader:
 
     def _part(self, row: Fields, kind: str) -> str | UserMedia | None:
         if kind in TEXT_PARTS:
-            if row.raw("text") == b"null":
-                raise BadRequest("a text part needs text", path=f"{row.at}.text")
-            part: str | UserMedia = row.text("text") or ""
+            part: str | UserMedia = row.need("text", "a text part")
         elif kind == "refusal":
             part = row.text("refusal") or ""
         elif kind in MEDIA_PARTS:
@@ -206,7 +209,7 @@ class Reader:
 
     def _text(self, fields: Fields, key: str) -> str:
         """Text parts joined; others are named."""
-        return "".join([p for p in self._parts(fields, key, media=False) if isinstance(p, str)])
+        return "".join([part for part in self._parts(fields, key, media=False) if isinstance(part, str)])
 
     # ------------------------------------------------------------------------------- what the model said
 
@@ -262,9 +265,10 @@ class Reader:
     def _result(self, fields: Fields) -> None:
         call_id = fields.need("call_id", "a tool's output")
         name = fields.text("name")
-        if fields.raw("output").startswith(b"{"):
-            raise BadRequest("expected a string or a list of parts", path=f"{fields.at}.output")
-        said = list(self._parts(fields, "output"))
+        inner = fields.inner("output") if fields.raw("output").startswith(b"{") else None
+        said = list(self._parts(inner or fields, "content" if inner else "output"))
+        if inner is not None:
+            inner.name_unused(self._ignored)
         text = "".join([part for part in said if isinstance(part, str)])
         media = tuple([replace(part, joined=True) for part in said if isinstance(part, UserMedia)])
         self._add(ToolResult(call_id, text, _full_name(fields, name) if name else None, media))

@@ -140,15 +140,17 @@ def test_arguments_as_an_object_keep_the_spelling_of_numbers() -> None:
 )
 def test_reasoning(item: dict[str, Any], text: str | None, ignored: tuple[str, ...]) -> None:
     request = decode({"type": "reasoning", "id": "rs_1", **item})
-    assert request.items == (Assistant(reasoning=text),)
+    assert request.items == ((Assistant(reasoning=text),) if text else ()), "a turn without anything to show is none"
     assert request.ignored == ignored
+    whole = decode({"type": "reasoning", "id": "rs_1", **item}, says("a")).items
+    assert whole == (Assistant("a", text),)
 
 
 def test_a_token_that_unpacks_without_end_is_not_ours() -> None:
     import zlib
 
     bomb = "tug1." + base64.urlsafe_b64encode(zlib.compress(b"a" * (20 << 20))).decode()
-    assert decode({"type": "reasoning", "summary": [], "encrypted_content": bomb}).items == (Assistant(),)
+    assert decode({"type": "reasoning", "summary": [], "encrypted_content": bomb}).items == ()
 
 
 # ------------------------------------------------------------------------------------------------ users
@@ -219,10 +221,12 @@ def test_what_tools_answer() -> None:
         {"type": "function_call_output", "call_id": "c", "name": "f", "namespace": "n", "output": parts},
         {"type": "function_call_output", "id": "fco_1", "call_id": "d", "output": ""},
         {"type": "function_call_output", "call_id": "e", "output": [], "status": "incomplete"},
+        {"type": "function_call_output", "call_id": "f", "output": {"content": "bad", "success": True}},
     )
     media = (UserMedia("image/png", IMAGE.digest, True),)
-    assert request.items == (ToolResult("c", "ab", "n__f", media), ToolResult("d", ""), ToolResult("e", ""))
-    assert request.ignored == ("input[].status",)
+    empty = (ToolResult("d", ""), ToolResult("e", ""))
+    assert request.items == (ToolResult("c", "ab", "n__f", media), *empty, ToolResult("f", "bad"))
+    assert request.ignored == ("input[].status", "input[].output.success")
 
 
 def test_calls_of_tools_that_the_api_defines_keep_their_meaning() -> None:
@@ -359,7 +363,7 @@ def test_what_cannot_be_done(body: dict[str, Any], path: str) -> None:
         ({"type": "function_call", "call_id": "c", "name": "f", "arguments": 5}, "input[0].arguments"),
         ({"type": "custom_tool_call", "call_id": "c", "name": "f", "input": {}}, "input[0].input"),
         ({"type": "function_call_output", "output": "a"}, "input[0].call_id"),
-        ({"type": "function_call_output", "call_id": "c", "output": {"a": 1}}, "input[0].output"),
+        ({"type": "function_call_output", "call_id": "c", "output": {"content": 5}}, "input[0].output.content"),
         ({"type": "reasoning", "summary": "text?", "encrypted_content": 5}, "input[0].encrypted_content"),
     ],
 )
