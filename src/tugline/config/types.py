@@ -60,7 +60,7 @@ class HarnessSettings:
     """Which agent program."""
 
     name: str = "pi"
-    """pi | bash-agent | command:ARGV."""
+    """pi | pi:responses | pi:anthropic | pi:gemini | bash-agent | command:ARGV."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ from importlib.metadata import entry_points
 from tugline.core.contracts import Harness
 from tugline.core.errors import ConfigError
 
-NAMES = ("pi", "bash-agent", "command:ARGV...")
+NAMES = ("pi", "pi:responses", "pi:anthropic", "pi:gemini", "bash-agent", "command:ARGV...")
 GROUP = "tugline.harnesses"
 
 
 def harness(name: str) -> Harness:
     """The harness of that name: ours, `command:` with an argv, or an entry point `tugline.harnesses` (called with no
     arguments). Raises ConfigError for an unknown name or an empty command."""
-    if name == "pi":
+    if name == "pi" or name.startswith("pi:"):
         from tugline.harnesses.pi import PiHarness
 
-        return PiHarness()
+        return PiHarness(name.partition(":")[2] or "chat")
     if name == "bash-agent":
         from tugline.harnesses.bash_agent import BashAgentHarness
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tugline.core.contracts import Bundle, Command, Exit, Launch, Mount, Plan
-from tugline.core.errors import HarnessError
+from tugline.core.errors import ConfigError, HarnessError
 from tugline.harnesses import bundles
 
 PACKAGE = bundles.NpmPackage(
@@ -32,13 +32,24 @@ FLAGS = (
     "--thinking", "off",
 )  # fmt: skip
 KEY = "TUGLINE_SESSION_KEY"
+APIS = {
+    "chat": ("openai-completions", "/v1"),
+    "responses": ("openai-responses", "/v1"),
+    "anthropic": ("anthropic-messages", ""),
+    "gemini": ("google-generative-ai", "/v1beta"),
+}
+"""Dialect -> Pi's name of that API, and what its base URL ends with."""
 
 
 class PiHarness:
-    """See `Harness` in core.contracts."""
+    """See `Harness` in core.contracts. `pi` speaks Chat; `pi:responses`, `pi:anthropic` and `pi:gemini` the others."""
 
-    name = "pi"
-    dialect = "chat"
+    def __init__(self, dialect: str = "chat") -> None:
+        """Raises ConfigError for an API that Pi has not."""
+        if dialect not in APIS:
+            raise ConfigError(f"pi speaks {', '.join(APIS)}, not {dialect!r}", where="harness")
+        self.name = "pi" if dialect == "chat" else f"pi:{dialect}"
+        self.dialect = dialect
 
     async def install(self, cache: Path, say: Callable[[str], None]) -> Bundle:
         """Install the pinned version with npm. Raises HarnessError with npm's words."""
@@ -67,7 +78,9 @@ class PiHarness:
             stdin=launch.instruction.encode(),
             mounts=bundle.mounts if launch.isolated else (),
         )
-        return Plan(command, ((f"{config}/models.json", models(launch)), (f"{config}/settings.json", settings())))
+        return Plan(
+            command, ((f"{config}/models.json", models(launch, self.dialect)), (f"{config}/settings.json", settings()))
+        )
 
     def failure(self, exit: Exit, log: bytes) -> str | None:
         """Pi ends with 0 even after a fatal API error, so its event log decides."""
@@ -79,7 +92,7 @@ class PiHarness:
         return None
 
 
-def models(launch: Launch) -> bytes:
+def models(launch: Launch, dialect: str = "chat") -> bytes:
     """Pi's models.json: one provider, one model."""
     # Pi cuts its own max_tokens to window - estimate - 4,096, which leaves 1 in a small window. The gateway knows the
     # true counts and clamps or refuses by them, so Pi gets a window that never makes it guess.
@@ -89,18 +102,16 @@ def models(launch: Launch) -> bytes:
         "contextWindow": launch.context + 65_536,
         "maxTokens": launch.max_tokens,
     }
-    provider = {
-        "baseUrl": f"{launch.base_url}/v1",
-        "api": "openai-completions",
-        "apiKey": f"${KEY}",
-        "compat": {
+    api, version = APIS[dialect]
+    provider: dict[str, Any] = {"baseUrl": f"{launch.base_url}{version}", "api": api, "apiKey": f"${KEY}"}
+    if dialect == "chat":
+        provider["compat"] = {
             "maxTokensField": "max_tokens",
             "supportsDeveloperRole": False,
             "supportsReasoningEffort": False,
             "supportsStore": False,
-        },
-        "models": [model],
-    }
+        }
+    provider["models"] = [model]
     return msgspec.json.encode({"providers": {"tugline": provider}})
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tugline.core.contracts import Bundle, Exit, Launch, Mount
-from tugline.core.errors import HarnessError
+from tugline.core.errors import ConfigError, HarnessError
 from tugline.harnesses import harness
 
 BUNDLE = Bundle((Mount(Path("/c/pi"), "/opt/tugline/pi"), Mount(Path("/c/node"), "/opt/tugline/node")), "1.6.0")
@@ -76,3 +76,27 @@ def test_the_event_log_decides(log, said):
 
 def test_a_bad_exit_without_a_word_is_a_failure_too():
     assert harness("pi").failure(Exit(139, 1.0), b"") == "pi ended with 139"
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect", "api", "url"),
+    [
+        ("pi", "chat", "openai-completions", "/v1"),
+        ("pi:chat", "chat", "openai-completions", "/v1"),
+        ("pi:responses", "responses", "openai-responses", "/v1"),
+        ("pi:anthropic", "anthropic", "anthropic-messages", ""),
+        ("pi:gemini", "gemini", "google-generative-ai", "/v1beta"),
+    ],
+)
+def test_each_api(name: str, dialect: str, api: str, url: str):
+    made = harness(name)
+    assert made.dialect == dialect and made.name == name.removesuffix(":chat")
+    config = msgspec.json.decode(dict(made.plan(launch(), BUNDLE).files)["/home/agent/.pi/agent/models.json"])
+    provider = config["providers"]["tugline"]
+    assert (provider["api"], provider["baseUrl"]) == (api, f"http://127.0.0.1:8000{url}")
+    assert ("compat" in provider) == (dialect == "chat")
+
+
+def test_an_unknown_api_is_named():
+    with pytest.raises(ConfigError, match="smoke"):
+        harness("pi:smoke")
