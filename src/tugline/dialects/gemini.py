@@ -134,9 +134,9 @@ class GeminiDialect:
         that they are one turn. Parts of different kinds never share a chunk: some clients read only the first."""
         parts = [part for whole in self._parts(reply) for part in _split(whole)]
         if len(parts) > 1:
-            signed = wire.signature(reply)
+            signed = wire.signature(reply, sealed=False)
             for part in parts:
-                part.thought_signature = signed
+                part.thought_signature = part.thought_signature or signed
         chunks = [self._encode(self._response(reply, wire.OutContent((part,)))) for part in parts]
         end = wire.OutContent((wire.OutPart(""),))  # a content without parts makes a turn invalid in the SDKs
         return chunks, self._encode(self._response(reply, end, last=True))
@@ -152,7 +152,7 @@ class GeminiDialect:
             args = spelled(self._decoders, call.arguments)
             parts.append(wire.OutPart(function_call=wire.OutCall(call.name, UNSET if args is None else args, call.id)))
         if said != Assistant():
-            parts[mark].thought_signature = wire.signature(reply)
+            parts[mark].thought_signature = wire.signature(reply, sealed=True)
         return parts
 
     def _response(self, reply: Reply, content: wire.OutContent, *, last: bool = False) -> wire.OutResponse:

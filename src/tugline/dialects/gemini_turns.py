@@ -22,9 +22,11 @@ from msgspec import Raw
 from tugline.core.errors import BadRequest
 from tugline.core.items import Assistant, Item, Prefill, ToolCall, ToolResult, UserMedia, UserText
 from tugline.dialects.gemini_fields import Decoders, Fields, first
-from tugline.dialects.gemini_wire import RAW_ARGUMENTS, known
+from tugline.dialects.gemini_wire import RAW_ARGUMENTS, Seal, unseal
 from tugline.dialects.wire import compact, decode, inline_media, linked_media
 
+MAX_UNPACKED = 16 << 20
+"""Of all signatures of one request: a forged one may unpack to a thousand times its size."""
 USERS = ("user", "function", "tool", "")
 SPOKEN = ("executableCode", "code"), ("codeExecutionResult", "output")
 """What the real API's own tools leave in a history: (part, the field that is text)."""
@@ -33,7 +35,7 @@ SPOKEN = ("executableCode", "code"), ("codeExecutionResult", "output")
 class Turn:
     """A model turn under way."""
 
-    __slots__ = ("calls", "mark", "plain", "text", "thoughts")
+    __slots__ = ("_sealed_at", "calls", "mark", "plain", "sealed", "text", "thoughts")
 
     def __init__(self) -> None:
         self.text: list[str] = []
@@ -41,12 +43,21 @@ class Turn:
         self.calls: list[ToolCall] = []
         self.mark: bytes | None = None
         """Of our signature, if it has one."""
+        self.sealed: str | None = None
+        """The reasoning in our signature."""
+        self._sealed_at: Fields | None = None
         self.plain = True
         """Nothing but text that nobody has signed."""
 
+    def sign(self, seal: Seal, part: Fields) -> None:
+        """A signature of ours, which stands in `part`."""
+        self.mark = self.mark or seal.mark
+        if self.sealed is None and seal.reasoning is not None:
+            self.sealed, self._sealed_at = seal.reasoning, part
+
     def empty(self) -> bool:
         """Whether it says nothing."""
-        return not (self.calls or any(self.text) or any(self.thoughts))
+        return not (self.calls or self.sealed or any(self.text) or any(self.thoughts))
 
     def goes_on(self, other: Turn) -> bool:
         """Whether the model content behind it is the same turn."""
@@ -60,10 +71,18 @@ class Turn:
         self.calls += other.calls
         self.mark = self.mark or other.mark
         self.plain = self.plain and other.plain
+        if self.sealed is None:
+            self.sealed, self._sealed_at = other.sealed, other._sealed_at
 
     def item(self) -> Assistant:
-        """Absent and "" are the same."""
-        return Assistant("".join(self.text) or None, "".join(self.thoughts) or None, tuple(self.calls))
+        """Absent and "" are the same. Sealed reasoning counts where the thoughts are gone or have lost blanks only."""
+        reasoning = "".join(self.thoughts)
+        if self.sealed is not None and self._sealed_at is not None:
+            if not reasoning or reasoning.strip() == self.sealed.strip():
+                reasoning = self.sealed
+            else:
+                self._sealed_at.drop(".thoughtSignature")
+        return Assistant("".join(self.text) or None, reasoning or None, tuple(self.calls))
 
 
 class _Open:
@@ -107,6 +126,7 @@ class History:
         self._items: list[Item] = []
         self._turn: Turn | None = None
         self._open = _Open()
+        self._unpacked_left = MAX_UNPACKED
 
     def add(self, content: Fields) -> None:
         """One content. Raises BadRequest."""
@@ -150,10 +170,8 @@ class History:
         for part in parts:
             thought = part.flag("thought")
             signed = part.text("thoughtSignature")
-            mark = known(signed) if signed else None
-            turn.mark = turn.mark or mark
-            if signed and mark is None:
-                part.drop(".thoughtSignature")
+            if signed:
+                self._sign(turn, signed, part)
             text = part.text("text")
             if text is not None:
                 (turn.thoughts if thought else turn.text).append(text)
@@ -166,6 +184,14 @@ class History:
             turn.plain = turn.plain and not (thought or signed or call)
             part.rest()
         return turn
+
+    def _sign(self, turn: Turn, signed: str, part: Fields) -> None:
+        seal = unseal(signed, self._unpacked_left)
+        if seal is None:
+            part.drop(".thoughtSignature")
+            return
+        self._unpacked_left -= len(seal.reasoning or "")
+        turn.sign(seal, part)
 
     def _call(self, call: Fields) -> ToolCall:
         name = call.text("name")

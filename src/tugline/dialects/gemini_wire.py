@@ -1,11 +1,13 @@
-"""The Gemini reply on the wire, and the signature by which a turn of ours is known again."""
+"""The Gemini reply on the wire, and the signature by which a turn of ours is known again, reasoning and all."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import zlib
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -18,6 +20,7 @@ RAW_ARGUMENTS = "__raw_arguments"
 _MAGIC = b"tugline1"
 _DIGEST = 12
 _CHECK = 4
+_FIXED = len(_MAGIC) + _DIGEST
 _STANDARD = str.maketrans("-_", "+/")
 
 
@@ -92,28 +95,52 @@ def usage(reply: Reply) -> OutUsage:
     )
 
 
-def signature(reply: Reply) -> str:
-    """The thought signature of a reply: opaque to clients, the same for all its parts, base64 as the real API's."""
+def signature(reply: Reply, *, sealed: bool) -> str:
+    """The thought signature of a reply, opaque to clients, in base64 as the real API's.
+
+    Sealed, it holds the reasoning itself, packed: as with the real API, clients that drop thoughts and send signatures
+    back lose nothing. In either form it tells one reply from others.
+    """
     said = reply.assistant
-    calls = [f"{len(t)}:{t}" for call in said.calls for t in (call.id, call.name, call.arguments)]
-    text = "\0".join((reply.id, said.reasoning or "", said.text or "", *calls))
-    body = _MAGIC + blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST).digest()
+    calls = [t for call in said.calls for t in (call.id, call.name, call.arguments)]
+    digest = blake2b(digest_size=_DIGEST)
+    for text in (reply.id, said.reasoning or "", said.text or "", *calls):
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(data) + data)
+    body = _MAGIC + digest.digest()
+    if sealed and said.reasoning:
+        body += zlib.compress(said.reasoning.encode("utf-8"), 1)
     return base64.b64encode(body + _check(body)).decode("ascii")
 
 
-def known(text: str) -> bytes | None:
-    """What tells the turn of a signature of ours from other turns; None if it is foreign or has been altered.
+def unseal(text: str, limit: int) -> Seal | None:
+    """A signature of ours; None if it is foreign, has been altered, or unpacks to more than `limit` bytes.
 
     Clients write bytes in either alphabet of base64.
     """
-    if len(text) > 2 * (len(_MAGIC) + _DIGEST + _CHECK):
-        return None
     try:
         data = base64.b64decode(text.translate(_STANDARD), validate=True)
     except (binascii.Error, ValueError):
         return None
     body, check = data[:-_CHECK], data[-_CHECK:]
-    return body[len(_MAGIC) :] if body.startswith(_MAGIC) and check == _check(body) else None
+    if not body.startswith(_MAGIC) or check != _check(body):
+        return None
+    mark, packed = body[len(_MAGIC) : _FIXED], body[_FIXED:]
+    if not packed:
+        return Seal(mark, None)
+    worker = zlib.decompressobj()
+    try:
+        reasoning = worker.decompress(packed, max(1, limit)).decode("utf-8")
+    except (zlib.error, UnicodeDecodeError):
+        return None
+    return Seal(mark, reasoning) if worker.eof else None
+
+
+class Seal(NamedTuple):
+    """What a signature of ours says: whose it is, and the reasoning, if it is sealed in."""
+
+    mark: bytes
+    reasoning: str | None
 
 
 def _check(body: bytes) -> bytes:

@@ -177,6 +177,22 @@ def test_chunks_of_one_reply_are_one_turn_and_two_replies_are_two() -> None:
     assert prefilled[1:-1] == (Assistant("Say: text", "why", said.calls),)
 
 
+def test_reasoning_survives_clients_that_keep_signatures_only() -> None:
+    """Gemini CLI drops thoughts; others trim them. What a client changed is as it says."""
+    said = Assistant("text", " why \n", (ToolCall("c", "f", "{}"),))
+    thought, *rest = json.loads(DIALECT.encode(reply_of(said)))["candidates"][0]["content"]["parts"]
+
+    def echoed(*parts: Any) -> tuple[Any, tuple[str, ...]]:
+        request = decode({"contents": [USER, model(*parts), LAST]})
+        return request.items[1], request.ignored
+
+    assert echoed(*rest) == echoed({**thought, "text": "why"}, *rest) == echoed(thought, *rest) == (said, ())
+    other, named = echoed({**thought, "text": "changed"}, *rest)
+    assert other.reasoning == "changed" and named == ("contents[].parts[].thoughtSignature",)
+    rest[1].pop("thoughtSignature")
+    assert echoed(*rest) == (Assistant("text", None, said.calls), ())
+
+
 def test_empty_model_contents() -> None:
     assert items(USER, model(), LAST)[1] == Assistant()
     assert items(USER, model({"text": ""}), LAST)[1] == Assistant()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from contract.gemini_kit import events
 from tugline.core.errors import EngineError, NotFound, Unsupported
 from tugline.core.items import Assistant, Options, ToolCall, Usage, UserText
 from tugline.dialects import DIALECTS, GeminiDialect
-from tugline.dialects.gemini_wire import known, signature
+from tugline.dialects.gemini_wire import Seal, signature, unseal
 from tugline.gateway.app import Router
 from tugline.testing.dialect_suite import pending_of, reply_of
 
@@ -29,7 +30,7 @@ def test_a_whole_reply() -> None:
     body = DIALECT.encode(reply_of(SAID))
     assert b'"args":{"a":1.0}' in body, "numbers as the model spelled them"
     reply = json.loads(body)
-    sign = signature(reply_of(SAID))
+    sign = signature(reply_of(SAID), sealed=True)
     assert reply == {
         "candidates": [
             {
@@ -70,14 +71,26 @@ def test_the_signature_stands_on_the_first_call_or_on_the_text() -> None:
 
 
 def test_signatures_are_the_replys_and_ours() -> None:
-    one = signature(reply_of(SAID))
-    assert one == signature(reply_of(SAID)) and known(one) is not None
+    one = signature(reply_of(SAID), sealed=True)
+    assert one == signature(reply_of(SAID), sealed=True)
+    seal = unseal(one, 100)
+    assert seal is not None and seal.reasoning == "why"
+    assert unseal(signature(reply_of(SAID), sealed=False), 0) == Seal(seal.mark, None)
     others = [reply_of(replace(SAID, text="other")), replace(reply_of(SAID), id="2"), reply_of(Assistant("text"))]
-    assert len({known(signature(r)) for r in others} | {known(one)}) == 4
-    altered = one[:-1] + ("A" if one[-1] != "A" else "B")
+    marks = {unseal(signature(r, sealed=True), 100).mark for r in others} | {seal.mark}  # type: ignore[union-attr]
+    assert len(marks) == 4
+    altered = ("A" if one[0] != "A" else "B") + one[1:]
     for foreign in ("", "skip_thought_signature_validator", "AAAA", altered, one * 2, "x" * 10_000, "\u00e9"):
-        assert known(foreign) is None
-    assert known(one.replace("+", "-").replace("/", "_")) == known(one)
+        assert unseal(foreign, 100) is None
+    assert unseal(one.replace("+", "-").replace("/", "_"), 100) == seal
+    assert re.fullmatch(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", one), "Pi drops others"
+
+
+def test_a_signature_unpacks_to_a_bounded_size() -> None:
+    bomb = signature(reply_of(Assistant("a", "0" * 1_000_000)), sealed=True)
+    assert len(bomb) < 10_000
+    assert unseal(bomb, 999_999) is None
+    assert unseal(bomb, 1_000_000) is not None
 
 
 def test_absent_arguments() -> None:
