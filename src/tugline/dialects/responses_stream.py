@@ -128,6 +128,7 @@ def beat(pending: Pending, n: int) -> bytes:
     """created and in_progress, then in_progress again and again: clients' idle timers count events."""
     frame = _frame(pending, "in_progress", [])
     if n > 0:
+        frame.tools, frame.instructions = [], None  # tens of kilobytes that the client has had already
         return _Events(n + 1).one("response.in_progress", response=frame)
     events = _Events(0)
     events.add("response.created", response=frame)
