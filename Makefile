@@ -21,6 +21,7 @@ test: $(PY)
 
 soak: $(PY)
 	TUGLINE_TEST_KILLS=40 $(PY) -m pytest -q tests/real/test_kill9.py tests/service/test_store_kill.py --timeout 3600
+	$(PY) -m pytest -q -s -m soak tests/service/test_session_leaks.py --timeout 3600
 
 bench: $(PY)
 	$(BIN)tugline bench gateway

@@ -46,9 +46,18 @@ class Session:
     """One open session. As a context manager it ends itself: as agent_failed when the body raises (cancelled by ^C),
     else as completed without a reward, unless `end` was called."""
 
-    def __init__(self, client: ControlClient, opened: Mapping[str, Any], owned: GatewayProcess | None = None) -> None:
+    def __init__(
+        self,
+        client: ControlClient,
+        opened: Mapping[str, Any],
+        owned: GatewayProcess | None = None,
+        *,
+        alone: bool = False,
+    ) -> None:
+        """`alone`: nobody else uses the client. `owned`: a gateway that ends with this session."""
         self._client = client
         self._owned = owned
+        self._alone = alone
         self._ended = False
         self.id: str = opened["session"]
         self.key: str = opened["key"]
@@ -96,8 +105,9 @@ class Session:
             if not self._ended:
                 self._end_for(err)
         finally:
-            if self._owned is not None:
+            if self._alone:
                 self._client.close()
+            if self._owned is not None:
                 self._owned.stop()
 
     def _end_for(self, err: BaseException | None) -> None:
@@ -188,7 +198,7 @@ def open_session(
     except BaseException:
         gateway.close()
         raise
-    return Session(gateway.client, opened, gateway._process)
+    return Session(gateway.client, opened, gateway._process, alone=True)
 
 
 def _wire(options: Mapping[str, Any]) -> dict[str, Any]:

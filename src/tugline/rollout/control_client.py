@@ -40,12 +40,10 @@ class ControlClient:
 
     def __init__(self, url: str, token: str, *, hint: str = "") -> None:
         """`hint` is said when nobody answers at `url`."""
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         self._hint = hint
-        # no proxy of the environment stands between us and a gateway that we were given by address
-        self._http = httpx.Client(
-            base_url=self._url, headers={"authorization": f"Bearer {token}"}, timeout=SECONDS, trust_env=False
-        )
+        self._headers = {"authorization": f"Bearer {token}"}
+        self._http = self._connect()
 
     @classmethod
     def of_run(cls, run: Path) -> ControlClient:
@@ -93,8 +91,12 @@ class ControlClient:
         return self._send("GET", "/metrics").decode()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Let the kept connections go; what is asked later gets one of its own. Idempotent."""
         self._http.close()
+
+    def _connect(self) -> httpx.Client:
+        # no proxy of the environment stands between us and a gateway that we were given by address
+        return httpx.Client(base_url=self.url, headers=self._headers, timeout=SECONDS, trust_env=False)
 
     def _ask(self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.json.decode(self._send(method, path, body, query), type=dict[str, Any])
@@ -106,9 +108,13 @@ class ControlClient:
         except (TypeError, ValueError, OverflowError, RecursionError) as err:
             raise BadRequest(f"cannot be written as JSON: {err}") from err
         try:
-            response = self._http.request(method, path, content=content, params=query)
+            if self._http.is_closed:
+                with self._connect() as once:
+                    response = once.request(method, path, content=content, params=query)
+            else:
+                response = self._http.request(method, path, content=content, params=query)
         except (httpx.HTTPError, httpx.InvalidURL) as err:
-            raise RunError(f"no control plane answers at {self._url} ({describe(err)}){self._hint}") from err
+            raise RunError(f"no control plane answers at {self.url} ({describe(err)}){self._hint}") from err
         if response.status_code >= 400:
             raise _error(response.status_code, response.content)
         return response.content

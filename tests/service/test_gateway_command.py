@@ -1,0 +1,162 @@
+"""`tugline gateway` as people and programs start it: what it prints, how it ends, what its session commands do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from real.support import tugline
+from service.control_kit import gateway_process
+from tugline.cli.main import app
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def flags(tmp_path: Path) -> tuple[str, ...]:
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"settings": {"repeat": true}}\n{"text": "hello"}\n')
+    return ("--engine", f"scripted:{script}", "--out", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def running(tmp_path: Path, flags: tuple[str, ...]) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    with gateway_process(tmp_path, *flags) as pair:
+        yield pair
+
+
+def say_hi(env: dict[str, str]) -> dict[str, int]:
+    """One call per API, as its clients build it from the environment; {API: status}."""
+    ask = [{"role": "user", "content": "hi"}]
+    openai = {"authorization": f"Bearer {env['OPENAI_API_KEY']}"}
+    anthropic = {"x-api-key": env["ANTHROPIC_API_KEY"], "anthropic-version": "2023-06-01"}
+    gemini = {"x-goog-api-key": env["GEMINI_API_KEY"]}
+    calls = {
+        "chat": (f"{env['OPENAI_BASE_URL']}/chat/completions", openai, {"model": "m", "messages": ask}),
+        "responses": (f"{env['OPENAI_BASE_URL']}/responses", openai, {"model": "m", "input": "hi"}),
+        "anthropic": (
+            f"{env['ANTHROPIC_BASE_URL']}/v1/messages",
+            anthropic,
+            {"model": "m", "max_tokens": 50, "messages": ask},
+        ),
+        "gemini": (
+            f"{env['GOOGLE_GEMINI_BASE_URL']}/v1beta/models/m:generateContent",
+            gemini,
+            {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
+        ),
+    }
+    return {name: httpx.post(url, headers=h, json=body).status_code for name, (url, h, body) in calls.items()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_line_when_ready_every_api_and_an_orderly_end(
+    running: tuple[subprocess.Popen[str], dict[str, Any]], number: signal.Signals, tmp_path: Path
+) -> None:
+    process, ready = running
+    assert {"session", "key", "openai", "anthropic", "gemini", "control", "env", "token_file"} <= set(ready)
+    assert ready["openai"].endswith("/v1") and not ready["anthropic"].endswith("/v1")
+    assert say_hi(ready["env"]) == dict.fromkeys(("chat", "responses", "anthropic", "gemini"), 200)
+    process.send_signal(number)
+    rest = process.communicate(timeout=30)[0]
+    said = (tmp_path / "gateway.log").read_text()
+    assert process.returncode == 0, said
+    assert rest == ""  # the line it printed when ready was the only one
+    assert "1 open sessions ended as cancelled" in said and "calls 4/4 exact" in said and "Traceback" not in said
+    assert ready["key"] not in said
+    tugline("verify", str(tmp_path / "run"))
+
+
+def test_what_people_see_can_be_pasted_into_a_shell(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tugline.cli.main", "gateway", *flags, "--until-stdin-closes"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(10)]
+    done = subprocess.run(
+        ["sh", "-c", "".join(lines) + "env"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": os.environ["PATH"]},
+    )
+    env = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert say_hi(env) == dict.fromkeys(("chat", "responses", "anthropic", "gemini"), 200)
+    assert any("Claude Code" in line for line in lines) and any("Gemini CLI" in line for line in lines)
+    _, said = process.communicate("", timeout=30)  # closes standard input
+    assert process.returncode == 0 and "calls 4/4 exact" in said, said
+
+
+def test_sessions_from_the_command_line(
+    running: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ("--run", str(tmp_path / "run"))
+
+    def ask(*args: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, ["gateway", "session", *args])
+        assert done.exit_code == code, (args, done.output)
+        return done.stdout
+
+    made = json.loads(
+        ask("new", *run, "--group", "g", "--task", "t", "--name", "n", "--sampling", "temperature=0.5,max_tokens=9",
+            "--ttl", "10m", "--max-turns", "3", "--metadata", '{"a": 1}', "--json")
+    )  # fmt: skip
+    assert set(say_hi(made["env"]).values()) <= {200, 400, 403}  # three turns are allowed
+    one = made["session"]
+    shown = json.loads(ask("show", one, *run, "--json"))
+    assert shown["usage"]["turns"] == 3 and shown["options"]["ttl"] == 600.0 and shown["metadata"] == {"a": 1}
+    assert made["key"] not in ask("list", *run) + ask("show", one, *run)
+    ended = json.loads(ask("end", one, *run, "--reward", "0.5", "--part", "x=1", "--json"))
+    assert (ended["reward"], ended["parts"]) == (0.5, {"x": 1.0})
+    assert json.loads(ask("show", one, *run, "--trajectory"))["reward"] == 0.5
+    assert [s["session"] for s in json.loads(ask("list", *run, "--group", "g", "--json"))["sessions"]] == [one]
+    assert json.loads(ask("delete", one, *run, "--json")) == {"session": one, "removed": True}
+    assert "export ANTHROPIC_BASE_URL=" in ask("new", *run)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(tmp_path / "run")
+    assert ask("list").count("running") == 2  # the newest run under runs/
+    for wrong, code in (
+        (("end", one), 1),
+        (("end", running[1]["session"], "--outcome", "won"), 1),
+        (("end", running[1]["session"], "--part", "x"), 2),
+        (("end", running[1]["session"], "--reward", "nan"), 1),
+        (("new", "--metadata", "[1]"), 2),
+        (("new", "--sampling", "temp=1"), 2),
+        (("new", "--ttl", "soon"), 2),
+        (("list", "--run", str(tmp_path)), 1),
+    ):
+        said = json.loads(ask(*wrong, "--json", code=code))
+        assert said["error"]["message"], wrong
+
+
+def test_helpful_words_when_it_cannot_start(
+    running: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    in_use = tugline("gateway", *flags, "--json", check=1)
+    assert "in use by process" in json.loads(in_use.stdout)["error"]["message"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        other = (*flags[:2], "--out", str(tmp_path / "other"))
+        for flag in ("--port", "--control-port"):
+            said = json.loads(tugline("gateway", *other, flag, port, "--json", check=1).stdout)["error"]["message"]
+            assert port in said and f"{flag} 0" in said
+    assert not (tmp_path / "other" / "control.json").exists()
+    tugline("gateway", "--engine", "scripted:/nope", "--out", str(tmp_path / "none"), "--json", check=2)
+
+
+def test_session_commands_without_a_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["gateway", "session", "list", "--json"])
+    assert done.exit_code == 1 and "no gateway is running" in json.loads(done.stdout)["error"]["message"]
