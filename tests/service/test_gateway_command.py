@@ -16,6 +16,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+import tugline as tugline_package
 from real.support import tugline
 from service.control_kit import gateway_process
 from tugline.cli.main import app
@@ -160,3 +161,27 @@ def test_session_commands_without_a_gateway(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["gateway", "session", "list", "--json"])
     assert done.exit_code == 1 and "no gateway is running" in json.loads(done.stdout)["error"]["message"]
+
+
+def test_a_session_on_another_engine_is_recorded_rewarded_and_never_trained(tmp_path: Path) -> None:
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"settings": {"repeat": true}}\n{"text": "hello"}\n')
+    config = tmp_path / "run.toml"
+    spec = f'spec = "scripted:{script}"'
+    config.write_text(f"[engine]\n{spec}\n[engines.teacher]\n{spec}\n")
+    run = tmp_path / "run"
+    with gateway_process(tmp_path, "--config", str(config), "--out", str(run), "--no-session") as (process, ready):
+        assert ready["session"] is None and ready["env"] == {}
+        with tugline_package.open_gateway(run=run) as gateway:
+            with gateway.open_session(engine_name="teacher") as taught:
+                assert set(say_hi(taught.env).values()) == {200}
+                taught.end(0.5)
+            with gateway.open_session(routes=[{"pattern": "other-*", "engine": "teacher"}]) as mixed:
+                assert set(say_hi(mixed.env).values()) == {200}
+                mixed.end(1.0)
+            assert (taught.trajectory().reward, taught.trajectory().traces) == (0.5, ())
+            assert taught.trajectory().untrained.keys() == {"other_engine"}
+            assert mixed.trajectory().traces and not mixed.trajectory().untrained
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0, (tmp_path / "gateway.log").read_text()
+    tugline("verify", str(run))

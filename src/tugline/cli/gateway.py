@@ -183,8 +183,9 @@ def _wait_for_eof(loop: asyncio.AbstractEventLoop, asked: object) -> None:
 def _say_ready(parts: Serving, control: Control, first: OpenedSession | None, *, as_json: bool) -> None:
     run = parts.store.path
     if as_json:
-        names = ("session", "key", "openai", "anthropic", "gemini", "env")
-        told = {name: getattr(first, name) if first is not None else None for name in names}
+        told: dict[str, object] = dict.fromkeys(("session", "key", "openai", "anthropic", "gemini")) | {"env": {}}
+        if first is not None:
+            told = {name: getattr(first, name) for name in told}
         output.emit({**told, "control": control.url, "token_file": control.token_file, "run": str(run)})
         return
     console = output.console()

@@ -132,11 +132,11 @@ async def rescore(engine: Engine, store: RunStore, session_ids: list[str], share
     picked = [s for s in session_ids if rng.random() < max(share, 3 / max(1, len(session_ids)))][:50]
     worst, calls = 0.0, 0
     for session_id in picked or session_ids[:3]:
-        turns = await store.load_turns(session_id)
+        turns = [turn for turn in await store.load_turns(session_id) if not turn.engine]  # the policy's own
         if not turns:
             continue
         forest = Forest.restore(session_id, b"", turns)
-        turn = rng.choice(list(turns))
+        turn = rng.choice(turns)
         prompt = forest.prompt(turn.turn_id)
         scored = await engine.score(concat([prompt, turn.sampled]), turn.sampling)
         fresh = floats_array(take_floats(scored, count(prompt)))

@@ -30,6 +30,7 @@ class Gate:
     def __init__(self, store: RunStore) -> None:
         self.store = store
         self.turns = 2
+        self.elsewhere = 0  # calls that another engine answered
         self.policies: dict[str, Policy] = {}
         self.secrets: dict[str, str] = {}
         self.closed: Counter[str] = Counter()
@@ -55,7 +56,8 @@ class Gate:
             await self.hold.wait()
         await self.store.seal(session_id)
         error = "EngineError: gone" if self.engine_failures else None
-        return SessionCalls({"answered": self.turns}, self.turns, 4 * self.turns, self.engine_failures, error)
+        calls = {"answered": self.turns + self.elsewhere}
+        return SessionCalls(calls, self.turns, 4 * self.turns, self.engine_failures, error)
 
 
 @pytest.fixture
@@ -287,6 +289,14 @@ async def test_a_session_without_a_turn_is_the_engines_failure_whatever_its_rewa
     assert await manual.end(made.session, Ending(1.0)) == view
     with pytest.raises(Conflict):
         await manual.end(made.session, Ending(0.0))
+
+
+async def test_a_session_of_another_engine_keeps_its_reward(gate: Gate) -> None:
+    gate.turns, gate.elsewhere = 0, 2
+    manual = sessions(gate, engines={"teacher"})
+    made = await manual.open(SessionOptions(engine="teacher"))
+    view = await manual.end(made.session, Ending(1.0))
+    assert (view.outcome, view.reward) == ("completed", 1.0)
 
 
 async def test_an_agent_that_failed_with_its_engine_does_not_train(gate: Gate) -> None:
