@@ -1,4 +1,7 @@
-"""A trajectory as JSON and back, bit for bit: columns become lists, an unknown log-probability becomes null. Pure."""
+"""A trajectory as JSON and back: columns become lists, an unknown log-probability (anything not finite) becomes null.
+
+Finite values come back bit for bit. Pure.
+"""
 
 from __future__ import annotations
 
