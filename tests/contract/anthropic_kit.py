@@ -15,10 +15,14 @@ from tugline.testing.dialect_suite import Credential, DialectKit
 WRAPPER = "__unparsedToolInput"
 
 
+def refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
 def as_input(arguments: str) -> Any:
     """What a client holds of a call's arguments, numbers as they were spelled; bad JSON in Claude Code's wrapper."""
     try:
-        if isinstance(json.loads(arguments), dict):
+        if isinstance(json.loads(arguments, parse_constant=refuse), dict):
             return msgspec.Raw(arguments.encode())
     except ValueError:
         pass

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 from msgspec import Raw
 
+from tugline.core.errors import BadRequest
 from tugline.dialects import anthropic_wire as wire
 from tugline.dialects.wire import decode
 
@@ -95,4 +96,7 @@ class KeyReader:
     def _list(self, raw: Raw | None) -> list[Row]:
         if raw is None or not bytes(raw).startswith(b"["):
             return []
-        return decode(self._rows, raw)
+        try:
+            return decode(self._rows, raw)
+        except BadRequest:
+            return []  # content of a block that is dropped whole may have any shape

@@ -282,6 +282,11 @@ def test_blocks_that_show_nothing_are_named(block: dict[str, Any]) -> None:
     assert request.ignored == (f"messages[].content[]:{block['type']}",)
 
 
+def test_a_dropped_block_may_hold_anything() -> None:
+    request = decode(HI, {"role": "system", "content": [{"type": "tool_result", "content": [None]}, text("a")]})
+    assert (request.items[1:], request.ignored) == ((System("a"),), ("messages[].content[]:tool_result",))
+
+
 def test_a_compaction_is_text() -> None:
     assert turn({"type": "compaction", "content": "so far", "encrypted_content": "x"}) == Assistant("so far")
 
