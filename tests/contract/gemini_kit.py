@@ -16,10 +16,14 @@ WRAPPER = "__raw_arguments"
 DECLARED = {"name": "bash", "parameters": {"type": "OBJECT", "properties": {"command": {"type": "STRING"}}}}
 
 
+def refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def is_object(text: str) -> bool:
     """Whether arguments stand on the wire as they are: an object that is not itself the form of what is no object."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=refuse)
     except ValueError:
         return False
     return isinstance(value, dict) and not (list(value) == [WRAPPER] and isinstance(value[WRAPPER], str))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.chat_kit import chat_kit
@@ -18,6 +18,7 @@ from tugline.forest.keys import start, walk
 from tugline.testing.dialect_suite import reply_of
 
 KIT = gemini_kit()
+some = settings(deadline=None)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 spoken = st.one_of(st.none(), texts.filter(bool))
 blanks = st.sampled_from(["", " ", "  ", "\n"])
@@ -55,6 +56,7 @@ def alternating(conversation: list[Item]) -> list[Item]:
     return kept
 
 
+@some
 @given(assistants)
 def test_a_stream_says_what_the_whole_reply_says_and_its_echo_decodes_to_the_same(said: Assistant) -> None:
     reply = reply_of(said)
@@ -65,6 +67,7 @@ def test_a_stream_says_what_the_whole_reply_says_and_its_echo_decodes_to_the_sam
     assert (echo.text, echo.reasoning) == (said.text, said.reasoning)
 
 
+@some
 @given(st.lists(assistants, min_size=1, max_size=3))
 def test_wire_forms_come_back_whole_or_chunk_by_chunk(turns: list[Assistant]) -> None:
     """Replies of ours echoed as they came, in one content or in one per chunk, each behind a user's word."""
@@ -93,6 +96,7 @@ def content(response: bytes) -> msgspec.Raw:
     return msgspec.json.decode(response, type=Response).candidates[0].content
 
 
+@some
 @given(assistants)
 def test_arguments_keep_their_meaning_and_what_is_no_object_its_text(said: Assistant) -> None:
     for call, echoed in zip(said.calls, KIT.dialect.echo(reply_of(said)).calls, strict=True):
@@ -104,6 +108,7 @@ def test_arguments_keep_their_meaning_and_what_is_no_object_its_text(said: Assis
             assert canonical(echoed.arguments) == value
 
 
+@some
 @given(conversations)
 def test_n_contents_give_a_prefix_of_n_plus_one(conversation: list[Item]) -> None:
     conversation = alternating(conversation)
@@ -116,6 +121,7 @@ def test_n_contents_give_a_prefix_of_n_plus_one(conversation: list[Item]) -> Non
         assert whole[: len(before)] == before
 
 
+@some
 @given(conversations)
 def test_the_view_of_a_conversation_is_that_of_chat(conversation: list[Item]) -> None:
     conversation = alternating(conversation)
@@ -124,6 +130,7 @@ def test_the_view_of_a_conversation_is_that_of_chat(conversation: list[Item]) ->
     assert walk(start(b"t", Head()), mine)[-1].lenient == walk(start(b"t", Head()), theirs)[-1].lenient
 
 
+@some
 @given(assistants, st.randoms(use_true_random=False))
 def test_spellings_of_one_turn_decode_alike(said: Assistant, rng: Any) -> None:
     """Parts cut in two, keys in any order with extra ones between, signatures of anybody."""
@@ -143,6 +150,7 @@ def test_spellings_of_one_turn_decode_alike(said: Assistant, rng: Any) -> None:
     assert one == two and len(one) == 3
 
 
+@some
 @given(
     st.lists(st.sampled_from(["f", "g", "h"]), min_size=1, max_size=6),
     st.booleans(),
@@ -188,6 +196,7 @@ values = st.recursive(
 )
 
 
+@some
 @given(values)
 def test_any_json_decodes_or_is_a_bad_request(value: Any) -> None:
     for body in (value, {"contents": value}, {"contents": [USER], "tools": value, "generationConfig": value}):
@@ -197,6 +206,7 @@ def test_any_json_decodes_or_is_a_bad_request(value: Any) -> None:
             continue
 
 
+@some
 @given(conversations, st.data())
 def test_damaged_bodies_decode_or_are_bad_requests(conversation: list[Item], data: st.DataObject) -> None:
     body = bytearray(KIT.write(conversation, Options(stream=True)))

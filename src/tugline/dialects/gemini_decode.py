@@ -38,7 +38,7 @@ class _Function(msgspec.Struct, gc=False):
 def to_request(decoders: Decoders, data: bytes, params: Mapping[str, str]) -> Request:
     """Raises BadRequest or Unsupported with the field's path, whatever the bytes are."""
     names = Names()
-    outer = Fields(decoders, data, names)
+    outer = Fields(decoders, decode(decoders.row, data), names)
     inner = outer.object("generateContentRequest")
     body = outer if inner is None else inner
     items = _system(decoders, body)
@@ -64,7 +64,7 @@ def assistant(decoders: Decoders, content: bytes) -> Assistant:
     """One model content as echoed."""
     history = History(decoders)
     for text in (b'{"role":"user","parts":[{"text":""}]}', content, b'{"role":"user","parts":[{"text":""}]}'):
-        history.add(Fields(decoders, text, Names(), "contents[]", "contents[]"))
+        history.add(Fields(decoders, decode(decoders.row, text), Names(), "contents[]", "contents[]"))
     said = history.finish()[1]
     assert isinstance(said, Assistant)
     return said

@@ -42,7 +42,7 @@ class Decoders:
 
     def __init__(self) -> None:
         self.row = msgspec.json.Decoder(dict[str, Raw])
-        self.rows = msgspec.json.Decoder(list[Raw])
+        self.rows = msgspec.json.Decoder(list[dict[str, Raw]])
         self.text = msgspec.json.Decoder(str)
         self.texts = msgspec.json.Decoder(list[str])
         self.flag = msgspec.json.Decoder(bool)
@@ -58,8 +58,8 @@ class Fields:
 
     __slots__ = ("_decoders", "_names", "_row", "path", "where")
 
-    def __init__(self, decoders: Decoders, raw: bytes | Raw, names: Names, path: str = "", where: str = "") -> None:
-        self._row = decode(decoders.row, raw, path)
+    def __init__(self, decoders: Decoders, row: dict[str, Raw], names: Names, path: str = "", where: str = "") -> None:
+        self._row = row
         self._decoders = decoders
         self._names = names
         self.path = path
@@ -71,6 +71,8 @@ class Fields:
 
     def raw(self, name: str) -> Raw | None:
         """JSON text of a field, by its camelCase name. If both spellings are there, snake_case is left over."""
+        if not self._row:
+            return None
         raw = self._row.pop(name, None)
         if raw is None and (snake := SNAKE.get(name)):
             raw = self._row.pop(snake, None)
@@ -129,7 +131,8 @@ class Fields:
 
     def under(self, raw: Raw, name: str) -> Fields:
         """An object that `raw(name)` gave."""
-        return Fields(self._decoders, raw, self._names, self.at(name), self._below(name))
+        path = self.at(name)
+        return Fields(self._decoders, decode(self._decoders.row, raw, path), self._names, path, self._below(name))
 
     def objects(self, name: str) -> list[Fields]:
         """A list of objects. One object alone is a list of one, as the real API takes it."""
@@ -138,9 +141,9 @@ class Fields:
             return []
         path, where = self.at(name), self._below(name)
         if first(raw) == b"{":
-            return [Fields(self._decoders, raw, self._names, path, where)]
-        rows = decode(self._decoders.rows, raw, path)
-        return [Fields(self._decoders, r, self._names, f"{path}[{i}]", f"{where}[]") for i, r in enumerate(rows)]
+            return [Fields(self._decoders, decode(self._decoders.row, raw, path), self._names, path, where)]
+        rows, where = decode(self._decoders.rows, raw, path), f"{where}[]"
+        return [Fields(self._decoders, row, self._names, f"{path}[{i}]", where) for i, row in enumerate(rows)]
 
     def drop(self, what: str) -> None:
         """Name something of this object that has no effect."""
@@ -148,6 +151,8 @@ class Fields:
 
     def rest(self) -> None:
         """Name every field that nobody has asked for."""
+        if not self._row:
+            return
         joint = "." if self.where else ""
         for name, raw in self._row.items():
             if not _null(raw):
