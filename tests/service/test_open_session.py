@@ -158,6 +158,20 @@ def test_what_cannot_be_opened_says_why(script: str, tmp_path: Path) -> None:
     assert processes(str(tmp_path / "other")) == []
 
 
+def test_a_gateway_that_does_not_end_well_is_an_error(script: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(RunError, match="did not end well"), tugline.open_gateway(engine=script, out=run) as gateway:
+        (pid,) = processes(f"--out {run}")
+        os.kill(pid, signal.SIGKILL)
+        gateway.client.close()
+    gateway.client.close()
+    with pytest.raises(ZeroDivisionError), tugline.open_session(engine=script, out=run) as session:
+        (pid,) = processes(f"--out {run}")
+        os.kill(pid, signal.SIGKILL)
+        _ = 1 / 0
+    assert session.id and processes(f"--out {run}") == []
+
+
 def test_a_gateway_ends_with_the_program_that_started_it(script: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     code = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
-from tugline.core.errors import ConfigError, TuglineError, describe
+from tugline.core.errors import ConfigError, RunError, TuglineError, describe
 from tugline.core.session import Outcome
 from tugline.core.trace import Trajectory
 from tugline.rollout.control_client import ControlClient
@@ -108,7 +108,7 @@ class Session:
             if self._alone:
                 self._client.close()
             if self._owned is not None:
-                self._owned.stop()
+                _stop(self._owned, quiet=err is not None)
 
     def _end_for(self, err: BaseException | None) -> None:
         if err is None:
@@ -140,16 +140,21 @@ class Gateway:
         return Session(self.client, self.client.open(**_wire(options)))
 
     def close(self) -> None:
-        """Stop what we started: open sessions end as cancelled. Idempotent."""
+        """Stop what we started: open sessions end as cancelled, then the run proves itself. Idempotent.
+
+        Raises RunError when a proof fails.
+        """
         self.client.close()
         if self._process is not None:
-            self._process.stop()
+            _stop(self._process, quiet=False)
 
     def __enter__(self) -> Gateway:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
+        self.client.close()
+        if self._process is not None:
+            _stop(self._process, quiet=err is not None)
 
 
 def open_gateway(
@@ -195,10 +200,17 @@ def open_session(
     gateway = open_gateway(control=control, token=token, run=run, **begin)  # type: ignore[arg-type]  # sorted out above
     try:
         opened = gateway.client.open(**_wire(own))
-    except BaseException:
-        gateway.close()
+    except BaseException as err:
+        gateway.__exit__(type(err), err, None)
         raise
     return Session(gateway.client, opened, gateway._process, alone=True)
+
+
+def _stop(process: GatewayProcess, *, quiet: bool) -> None:
+    """`quiet`: another error is on its way, which says more."""
+    failure = process.stop()
+    if failure is not None and not quiet:
+        raise RunError(f"the gateway of {process.run} did not end well: {failure}")
 
 
 def _wire(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,10 +53,27 @@ def read_control(run: Path) -> Control:
 
 
 def newest_control(runs: Path) -> Path:
-    """The run directory under `runs` whose gateway was started last. Raises RunError when there is none."""
-    found = [file for file in runs.glob(f"*/{CONTROL}") if os.access(file, os.R_OK)]
+    """The run directory under `runs` whose gateway was started last and still runs. Raises RunError when there is
+    none."""
+    found: list[tuple[float, Path]] = []
+    for file in runs.glob(f"*/{CONTROL}"):
+        try:
+            if _alive(read_control(file.parent).pid):
+                found.append((file.stat().st_mtime, file.parent))
+        except (RunError, OSError):
+            continue  # stopped while we looked
     if not found:
         raise RunError(
             f"no gateway is running on a run under {runs}: name the run with --run, or start `tugline gateway`"
         )
-    return max(found, key=lambda file: file.stat().st_mtime).parent
+    return max(found)[1]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True

@@ -45,6 +45,7 @@ class GatewayProcess:
         self._process = process
         self._log = log
         self._lock = threading.Lock()
+        self._failure: str | None = None
         self.stopped = False
         self.control: str = ready["control"]
         self.run = Path(ready["run"])
@@ -73,13 +74,18 @@ class GatewayProcess:
             log.unlink(missing_ok=True)
             raise
 
-    def stop(self) -> None:
-        """End open sessions as cancelled, close the run. Idempotent; blocks."""
+    def stop(self) -> str | None:
+        """End open sessions as cancelled, prove and close the run. Idempotent; blocks.
+
+        What it said when a proof failed or it did not end in order, else None.
+        """
         with self._lock:
             if not self.stopped:
                 _end(self._process, STOP_SECONDS)
-                self._log.unlink(missing_ok=True)
                 self.stopped = True
+                self._failure = None if self._process.returncode == 0 else _tail(self._log)
+                self._log.unlink(missing_ok=True)
+            return self._failure
 
     def stored(self, session_id: str) -> Trajectory:
         """From the run directory, once the process has stopped. Raises RunError."""
