@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import tugline as tugline_package
 from real.support import tugline
 from service.control_kit import gateway_process
 from tugline.cli.main import app
+from tugline.store import RunStore
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -184,4 +186,25 @@ def test_a_session_on_another_engine_is_recorded_rewarded_and_never_trained(tmp_
             assert mixed.trajectory().traces and not mixed.trajectory().untrained
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0, (tmp_path / "gateway.log").read_text()
+    tugline("verify", str(run))
+
+
+def test_a_stop_while_an_agent_works_aborts_its_call_and_keeps_what_was_sampled(tmp_path: Path) -> None:
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"text": "first"}\n{"text": "slow", "delay_s": 600}\n')
+    run = tmp_path / "run"
+    with gateway_process(tmp_path, "--engine", f"scripted:{script}", "--out", str(run)) as (process, ready):
+        url, headers = f"{ready['openai']}/chat/completions", {"authorization": f"Bearer {ready['key']}"}
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        assert httpx.post(url, json=body, headers=headers).status_code == 200
+        with tugline_package.open_gateway(run=run) as gateway, ThreadPoolExecutor(1) as pool:
+            slow = pool.submit(httpx.post, url, json=body, headers=headers, timeout=60)
+            while "tugline_calls_running 1.0" not in gateway.client.metrics():
+                assert not slow.done()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, (tmp_path / "gateway.log").read_text()
+            assert slow.exception(30) is not None or slow.result().status_code >= 400
+    with RunStore.open(run, write=False) as store:
+        rows = store.trajectory(ready["session"])
+    assert rows is not None and rows.outcome.value == "cancelled" and len(rows.traces) == 1
     tugline("verify", str(run))
