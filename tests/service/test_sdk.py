@@ -273,10 +273,56 @@ async def test_an_error_behind_keepalives_is_an_error(tmp_path: Path, dialect: s
 @both_clients
 @every_dialect
 async def test_a_slow_reply_behind_keepalives_is_whole(tmp_path: Path, dialect: str, asynchronous: bool) -> None:
-    script = [SCRIPT[0], *({**s, "delay_s": 0.25} for s in SCRIPT[1:])]
+    script = [SCRIPT[0], *({**s, "delay_s": 0.12} for s in SCRIPT[1:])]
     async with wire(tmp_path, script, timing=Timing(keepalive=0.05)) as run:
         access = await run.session()
         async with agent(dialect, run.gateway.url, access.secret, asynchronous=asynchronous) as talk:
             said = await converse(talk, stream=True)
         assert [a.usage for a in said] == [tokens(t) for t in run.turns()]
         assert_exact(await run.prove(), calls=10)
+
+
+@both_clients
+@every_dialect
+async def test_a_cut_stream_is_no_answer(tmp_path: Path, dialect: str, asynchronous: bool) -> None:
+    """Where a retry may help, a stream that has begun ends without its end: clients must not take it for a reply."""
+    async with wire(tmp_path, SCRIPT, timing=Timing(keepalive=0.05)) as run:
+        access = await run.session()
+        async with agent(dialect, run.gateway.url, access.secret, asynchronous=asynchronous) as talk:
+            talk.user("x")
+            honest = run.engine.generate
+
+            async def late(request: Any) -> Any:
+                await asyncio.sleep(0.3)
+                raise StoreError("the disk is full")
+
+            run.engine.generate = late  # type: ignore[method-assign]
+            with pytest.raises(Exception, match=r"incomplete|closed|payload|[Cc]onnection"):
+                await talk.ask(stream=True)
+            run.engine.generate = honest  # type: ignore[method-assign]
+            assert (await talk.ask(stream=True)).calls
+        assert_exact(await run.prove(), calls=1)
+
+
+@both_ways
+@both_clients
+async def test_history_that_the_server_keeps(tmp_path: Path, asynchronous: bool, stream: bool) -> None:
+    """`previous_response_id`: only what is new is sent, and the row is the same as if all of it had been."""
+    async with wire(tmp_path, SCRIPT) as run:
+        access = await run.session()
+        async with agent("responses", run.gateway.url, access.secret, asynchronous=asynchronous) as talk:
+            talk.server_side = True  # type: ignore[attr-defined]
+            said = await converse(talk, stream)
+        assert [a.usage for a in said] == [tokens(t) for t in run.turns()]
+        assert_exact(await run.prove(), calls=10)
+
+
+@both_clients
+async def test_an_unknown_previous_reply_is_named(tmp_path: Path, asynchronous: bool) -> None:
+    async with wire(tmp_path, SCRIPT) as run:
+        access = await run.session()
+        async with agent("responses", run.gateway.url, access.secret, asynchronous=asynchronous) as talk:
+            talk.user("x")
+            talk.previous = "resp_unknown"  # type: ignore[attr-defined]
+            with pytest.raises(talk.kind("bad_request"), match="unknown"):
+                await talk.ask(stream=False)
