@@ -31,7 +31,7 @@ from tugline.forest.attach import Attachment
 from tugline.forest.forest import Forest
 from tugline.gateway.app import Router
 from tugline.testing.replay_leaves import unexplained
-from tugline.testing.replay_said import said
+from tugline.testing.replay_said import as_echoed, said
 
 Overrides = Mapping[str, str]
 NONE: Overrides = MappingProxyType({})
@@ -69,16 +69,25 @@ class Tally:
     slowest_ms: float = 0.0
 
 
-def replay(folder: Path, overrides: Overrides = NONE) -> dict[str, Tally]:
-    """Every recording below `folder`, by harness (its sub-folder). Raises ConfigError when there is none.
+@dataclass(frozen=True, slots=True)
+class How:
+    """For recordings whose words were replaced by others of equal length. `overrides` replace top-level strings of
+    bodies, which may hold no valid option any more. `masked`: replies say what their echoes say."""
 
-    `overrides` replace top-level strings of bodies: recordings with their words masked may hold no valid option.
-    """
+    overrides: Overrides = field(default_factory=dict)
+    masked: bool = False
+
+
+PLAIN = How()
+
+
+def replay(folder: Path, how: How = PLAIN) -> dict[str, Tally]:
+    """Every recording below `folder`, by harness (its sub-folder). Raises ConfigError when there is none."""
     tallies: dict[str, Tally] = {}
     for path in _recordings(folder):
         tally = tallies.setdefault(path.parent.name if path.parent != folder else path.name.split(".")[0], Tally())
         try:
-            _replay_run(path, tally, overrides)
+            _replay_run(path, tally, how)
         except (msgspec.MsgspecError, OSError) as err:
             tally.crashes.append(f"{path.name} cannot be read: {describe(err)}")
     return tallies
@@ -167,12 +176,26 @@ def _replies(path: Path) -> dict[int, _Answer]:
     return {answer.seq: answer for answer in found}
 
 
-def _replay_run(path: Path, tally: Tally, overrides: Overrides) -> None:
+def _replay_run(path: Path, tally: Tally, how: How) -> None:
     forests: dict[str, Forest] = {}
-    earlier: list[Request] = []
     replies = _replies(path)
-    for recorded in _requests(path, tally, overrides):
-        where = f"{path.parent.name}/{path.name} request {recorded.seq}"
+    calls = list(_decoded(path, tally, how))
+    for n, (recorded, request) in enumerate(calls):
+        forest = forests.setdefault(recorded.dialect.name, Forest("ses_replay", b""))
+        begun = time.perf_counter()
+        attached = forest.attach(request)
+        tally.slowest_ms = max(tally.slowest_ms, (time.perf_counter() - begun) * 1000)
+        _place(tally, attached, request, [earlier for _, earlier in calls[:n]])
+        answer = replies.get(recorded.seq)
+        turn = said(recorded.dialect.name, answer.sse or answer.body or {}) if answer else None
+        if turn is not None and how.masked:
+            turn = as_echoed(turn, request, [later for _, later in calls[n + 1 :]])
+        if turn is not None:
+            forest.commit(_turn(forest, attached, request, turn))
+
+
+def _decoded(path: Path, tally: Tally, how: How) -> Iterator[tuple[Recorded, Request]]:
+    for recorded in _requests(path, tally, how.overrides):
         begun = time.perf_counter()
         try:
             with boundary(VerifyError, "crash"):
@@ -181,21 +204,15 @@ def _replay_run(path: Path, tally: Tally, overrides: Overrides) -> None:
             tally.refused[f"{err.path}: {err.message.removeprefix(f'{err.path}: ')[:120]}"] += 1
             continue
         except TuglineError as err:
+            where = f"{path.parent.name}/{path.name} request {recorded.seq}"
             tally.crashes.append(f"{where}: {describe(err.__cause__ or err)}")
             continue
-        forest = forests.setdefault(recorded.dialect.name, Forest("ses_replay", b""))
-        attached = forest.attach(request)
         tally.slowest_ms = max(tally.slowest_ms, (time.perf_counter() - begun) * 1000)
         tally.decoded += 1
         tally.items += len(request.items)
         tally.ignored.update(request.ignored)
         tally.silent.update(p.partition(": ")[0] for p in unexplained(recorded.body, request))
-        _place(tally, attached, request, earlier)
-        earlier.append(request)
-        answer = replies.get(recorded.seq)
-        turn = said(recorded.dialect.name, answer.sse or answer.body or {}) if answer else None
-        if turn is not None:
-            forest.commit(_turn(forest, attached, request, turn))
+        yield recorded, request
 
 
 def _place(tally: Tally, attached: Attachment, request: Request, earlier: Sequence[Request]) -> None:
@@ -271,9 +288,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tugline.testing.replay", description=replay.__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=TEXT", help="replace a string of every body")
+    parser.add_argument("--masked", action="store_true", help="words were replaced: replies say what their echoes say")
     asked = parser.parse_args(argv)
     try:
-        tallies = replay(asked.folder, overrides_of(asked.set))
+        tallies = replay(asked.folder, How(overrides_of(asked.set), asked.masked))
     except TuglineError as err:
         sys.stderr.write(f"{err.message}\n")
         return 2

@@ -13,6 +13,8 @@ from tugline.dialects.wire import inline_media, linked_media
 
 WORDS = frozenset({"type", "role", "status", "detail", "media_type", "mimeType", "mime_type", "format"})
 """Keys whose strings say what an item is; the items are of that kind."""
+STRUCTURE = frozenset({"input[].id"})
+"""Ids of Responses items say which of them are one turn."""
 SPOKEN = ("messages", "system", "input", "instructions", "contents", "systemInstruction", "system_instruction", "tools")
 
 
@@ -66,7 +68,7 @@ def _media(item: Item) -> tuple[UserMedia, ...]:
 
 
 def _found(path: str, text: str, held: str, digests: set[str]) -> bool:
-    if not text or path.rpartition(".")[2] in WORDS or text in held:
+    if not text or path in STRUCTURE or path.rpartition(".")[2] in WORDS or text in held:
         return True
     escaped = (
         json.dumps(text, ensure_ascii=False)[1:-1],

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tugline.core.items import Assistant, ToolCall
+from tugline.core.items import Assistant, Request, ToolCall
 
 Value = dict[str, Any]
 
@@ -21,6 +21,26 @@ def said(dialect: str, reply: str | Value) -> Assistant | None:
     reader = {"chat": _chat, "anthropic": _anthropic, "responses": _responses, "gemini": _gemini}.get(dialect)
     turn = reader(events) if reader else None
     return turn if turn is not None and turn != Assistant() else None
+
+
+def as_echoed(turn: Assistant, request: Request, later: Sequence[Request]) -> Assistant:
+    """The turn in the words of its first echo in a later request, where one is of the same shape: same tools called,
+    texts of the same length. What the echo lacks stays as it was said."""
+    n = len(request.items)
+    for other in later:
+        echo = other.items[n] if len(other.items) > n and other.items[:n] == request.items else None
+        if isinstance(echo, Assistant) and [c.name for c in echo.calls] == [c.name for c in turn.calls]:
+            calls = zip(turn.calls, echo.calls, strict=True)
+            return Assistant(
+                _reworded(turn.text, echo.text),
+                _reworded(turn.reasoning, echo.reasoning),
+                tuple(ToolCall(ours.id, ours.name, theirs.arguments) for ours, theirs in calls),
+            )
+    return turn
+
+
+def _reworded(ours: str | None, theirs: str | None) -> str | None:
+    return theirs if len(ours or "") == len(theirs or "") else ours
 
 
 def _events(stream: str) -> Iterator[Value]:

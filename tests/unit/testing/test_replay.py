@@ -12,7 +12,7 @@ import pytest
 from tugline.core.items import Assistant, Request, ToolCall
 from tugline.dialects import ChatDialect
 from tugline.testing import replay as replaying
-from tugline.testing.replay import Tally, captured_bodies, main, replay, table
+from tugline.testing.replay import How, Tally, captured_bodies, main, replay, table
 from tugline.testing.replay_leaves import unexplained
 from tugline.testing.replay_said import said
 
@@ -110,10 +110,32 @@ def test_the_table_and_the_exit_status(folder: Path, capsys: pytest.CaptureFixtu
 def test_masked_options_can_be_set(tmp_path: Path) -> None:
     record(tmp_path, "h/run", [{"body": chat(user("a"), tool_choice="jdod")}, {"body": chat(user("a"))}])
     assert replay(tmp_path)["h"].refused.total() == 1
-    tally = replay(tmp_path, {"tool_choice": "auto"})["h"]
+    tally = replay(tmp_path, How({"tool_choice": "auto"}))["h"]
     assert tally.decoded == 2 and not tally.refused
     bodies = captured_bodies(tmp_path, next(d for d in replaying.DIALECTS if d.name == "chat"), {"tool_choice": "auto"})
     assert [b"tool_choice" in b.body for b in bodies] == [True, False]
+
+
+def test_masked_replies_say_what_their_echoes_say(tmp_path: Path) -> None:
+    def conversation(text: str, path: str, name: str = "bash") -> list[dict[str, Any]]:
+        made = {"id": "c9", "type": "function", "function": {"name": name, "arguments": json.dumps({"path": path})}}
+        result = {"role": "tool", "tool_call_id": "c9", "content": "ok"}
+        return [
+            {"body": chat(user("a"))},
+            {"body": chat(user("a"), {"role": "assistant", "content": text, "tool_calls": [made]}, result)},
+        ]
+
+    replies = [
+        {"what": "stream", "sse": sse({"content": "hello", "tool_calls": [{**call('{"path": "/tmp/x"}'), "index": 0}]})}
+    ]
+    record(tmp_path, "same/run", conversation("wvxyz", "/qwe/x"), replies)
+    record(tmp_path, "longer/run", conversation("hello, edited", "/qwe/x"), replies)
+    record(tmp_path, "other/run", conversation("wvxyz", "/qwe/x", "write"), replies)
+    assert [replay(tmp_path)[name].matches["lenient"] for name in ("same", "longer", "other")] == [0, 0, 0]
+    found = replay(tmp_path, How(masked=True))
+    assert [found[name].matches["lenient"] for name in ("same", "longer", "other")] == [1, 0, 0]
+    assert dict(found["same"].drift) == {"ids_renamed": 1}
+    assert found["longer"].matches["prefix"] == found["other"].matches["prefix"] == 1
 
 
 def test_a_damaged_recording_is_named(tmp_path: Path) -> None:
