@@ -20,8 +20,10 @@ from tugline.core.contracts import Dialect
 from tugline.core.errors import Conflict, Forbidden, RunError
 from tugline.core.ident import new_secret
 from tugline.dialects import DIALECTS
+from tugline.engines.journal import JournalIndex
 from tugline.rollout.api.token import Token, create_token
 from tugline.rollout.control_client import ControlClient
+from tugline.rollout.proof import prove_run
 from tugline.rollout.trajectory_json import decode_trajectory
 from tugline.store import RunStore
 
@@ -72,6 +74,12 @@ async def test_a_session_from_open_to_trajectory(tmp_path: Path) -> None:
         assert page["sessions"][0]["metadata"] == {"n": 1}
         assert await c.ask("DELETE", one) == (200, {"session": made["session"], "removed": True})
         assert (await c.ask("GET", one))[0] == 404
+        other = await c.open(group="g")
+        assert (await c.chat(other["key"]))[0] == 200
+        await c.ask("POST", f"{SESSIONS}/{other['session']}/end", {"reward": 1})
+        # the engine's journal still has the removed session's generations: the run is proven all the same
+        proof = await asyncio.to_thread(prove_run, c.kit.store, JournalIndex(c.kit.run / "engine", strict=False).get)
+        assert proof.ok and proof.calls_total == 1
         status, headers, text = await c.raw("GET", "/metrics")
         assert status == 200 and b"tugline_calls_total" in text and headers["content-type"].startswith("text/plain")
 
