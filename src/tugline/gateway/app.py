@@ -43,6 +43,13 @@ class Router:
 
     def __init__(self, dialects: tuple[Dialect, ...]) -> None:
         self._dialects = dialects
+        self._plain: dict[tuple[str, str], list[Matched]] = {}
+        """Routes without a parameter, at most one per dialect: nearly all calls are to these."""
+        for dialect in dialects:
+            for route in dialect.routes:
+                known = self._plain.setdefault((route.method, route.path), [])
+                if "{model}" not in route.path and all(m.dialect is not dialect for m in known):
+                    known.append(Matched(dialect, route, dict(route.params)))
 
     @property
     def fallback(self) -> Dialect:
@@ -54,16 +61,20 @@ class Router:
 
         Raises NotFound.
         """
-        found: list[Matched] = []
-        for dialect in self._dialects:
-            for route in dialect.routes:
-                params = _match(route.path, path)
-                if params is not None and route.method == method:
-                    found.append(Matched(dialect, route, {**params, **dict(route.params)}))
-                    break
+        found = self._plain.get((method, path)) or self._with_parameter(method, path)
         if not found:
             raise NotFound(f"no route {method} {path[:200]}")
         return next((m for m in found if m.dialect.claims(headers)), found[0])
+
+    def _with_parameter(self, method: str, path: str) -> list[Matched]:
+        found: list[Matched] = []
+        for dialect in self._dialects:
+            for route in dialect.routes:
+                params = _match(route.path, path) if route.method == method else None
+                if params is not None:
+                    found.append(Matched(dialect, route, {**params, **dict(route.params)}))
+                    break
+        return found
 
     def speaker(self, path: str, headers: Mapping[str, str]) -> Dialect:
         """Whose error shape a request gets that no route fits."""
@@ -131,13 +142,16 @@ class GatewayApp:
         conn = Connection(send, receive)
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         path, path_secret = _split_prefix(scope["path"])
-        dialect = self._router.speaker(path, headers)
         if headers.get("upgrade", "").strip().lower() == "websocket":
-            await _refuse_upgrade(conn, dialect)
+            await _refuse_upgrade(conn, self._router.speaker(path, headers))
             return
         try:
             matched = self._router.find(scope["method"], path, headers)
-            dialect = matched.dialect
+        except TuglineError as err:
+            await _refuse(conn, self._router.speaker(path, headers), err)
+            return
+        dialect = matched.dialect
+        try:
             if matched.route.kind == "probe":
                 await conn.whole(200, {}, b"")
                 return
