@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tugline.core.errors import TaskError
-from tugline.core.task import Copy
+from tugline.core.task import Copy, ModelRoute
 from tugline.tasks.harbor import read_task, safe_id
 from tugline.tasks.problems import BrokenTasks
 from unit.tasks.kit import GOOD, make, toml
@@ -102,6 +102,28 @@ def test_a_wrong_field_is_named_with_file_and_line(tmp_path, table, field, says)
     assert caught.value.where.startswith("t/task.toml")
     assert caught.value.field == field
     assert says in caught.value.message
+
+
+def test_model_names_that_mean_another_engine(tmp_path):
+    table = "[metadata.tugline.models]\n'*-judge' = 'judge'\n'gpt-*' = 'teacher'\n"
+    task = read_task(make(tmp_path / "t", toml(table)), {})
+    assert task.routes == (ModelRoute("*-judge", "judge"), ModelRoute("gpt-*", "teacher"))
+    assert read_task(make(tmp_path / "u"), {}).routes == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("[metadata.tugline.models]\nx = 1", "Expected `str`"),
+        ("[metadata.tugline.models]\nx = ''", "length >= 1"),
+        ("[metadata.tugline.modells]\nx = 'y'", "unknown field `modells`"),
+        ("[metadata]\ntugline = 3", "Expected `object`"),
+    ],
+)
+def test_a_wrong_model_table_is_named(tmp_path, table, says):
+    with pytest.raises(TaskError, match=says) as caught:
+        read_task(make(tmp_path / "t", toml(table)), {})
+    assert caught.value.field == "metadata.tugline"
 
 
 def test_the_line_is_that_of_the_key(tmp_path):
