@@ -59,8 +59,7 @@ async def through_gateway(
     dialect: Dialect, bodies: Bodies, numbers: Sequence[int], scratch: Path, limit_s: float = 30.0
 ) -> Served:
     """Post bodies to a gateway of our own on a TCP port. `scratch` takes its run. Each call may take `limit_s`."""
-    route = next(r for r in dialect.routes if r.kind == "generate")
-    path = route.path.replace("{model}", "policy")
+    paths = sorted({r.path.replace("{model}", "policy") for r in dialect.routes if r.kind == "generate"})
     store = await asyncio.to_thread(RunStore.create, scratch / "run", "")
     folder = await asyncio.to_thread(_wide, scratch)
     engine = ScriptedEngine(SCRIPT, folder, scratch / "engine")
@@ -78,8 +77,8 @@ async def through_gateway(
                 name = f"ses_{start}"
                 access = await gateway.open(name, Policy(Sampling(max_tokens=40)))
                 waiting = list(numbers[start : start + size])
-                url = f"{access.secret_url}{path}"
-                await asyncio.gather(*(_post(client, url, bodies, waiting, served) for _ in range(AT_ONCE)))
+                urls = [f"{access.secret_url}{path}" for path in paths]
+                await asyncio.gather(*(_post(client, urls, bodies, waiting, served) for _ in range(AT_ONCE)))
                 await gateway.close(name)
     finally:
         await gateway.stop()
@@ -99,14 +98,18 @@ def _wide(scratch: Path) -> Path:
     return folder
 
 
-async def _post(client: httpx.AsyncClient, url: str, bodies: Bodies, waiting: list[int], served: Served) -> None:
+async def _post(
+    client: httpx.AsyncClient, urls: Sequence[str], bodies: Bodies, waiting: list[int], served: Served
+) -> None:
     while waiting:
         number = waiting.pop()
         body = bodies.body(number)
         begun = time.perf_counter()
         served.calls += 1
         try:
-            response = await client.post(url, content=body, headers={"content-type": "application/json"})
+            response = await client.post(
+                urls[number % len(urls)], content=body, headers={"content-type": "application/json"}
+            )
         except httpx.HTTPError as err:
             served.failures.append(f"body {number} over HTTP: {type(err).__name__} {err}")
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,12 @@ def test_what_a_recorded_reply_said(dialect: str, reply: Any, turn: Assistant | 
 
 def test_an_empty_table_is_a_head() -> None:
     assert table({"h": Tally()}).count("\n") == 2
+
+
+@pytest.mark.skipif("TUGLINE_CAPTURES" not in os.environ, reason="set TUGLINE_CAPTURES to a folder of recordings")
+def test_real_recordings_lose_nothing() -> None:
+    """Words in them may be masked."""
+    found = replay(Path(os.environ["TUGLINE_CAPTURES"]), How({"tool_choice": "auto"}, masked=True))
+    for name, tally in found.items():
+        assert tally.crashes == [] and not tally.silent, name
+        assert tally.decoded > 0.8 * (tally.requests - tally.elsewhere.total()), name
