@@ -1,11 +1,12 @@
 """The OpenAI Agents SDK, unmodified, trained: groups of sessions, advantages, gradient steps, new weights served.
 
 pip install 'tugline[embedded]' openai-agents
-python examples/openai_agents_sdk.py [--steps 3] [--sessions 12] [--engine embedded] [--out RUN]
+python examples/openai_agents_sdk.py [--steps 4] [--sessions 12] [--engine embedded] [--out RUN]
 """
 
 import argparse
 import asyncio
+import logging
 from pathlib import Path
 
 import agents
@@ -16,12 +17,12 @@ from tugline.core.columns import floats_array, ids_array
 from tugline.core.trace import Trajectory
 from tugline.trajectory.advantages import broadcast
 
-TASK = 'Create a file named `record.md` that contains the text "mango cedar".'
-SAMPLING = "temperature=1.0,max_tokens=96"
+TASK = 'Create a file named `recipe.txt` that contains the text "honey".'
+TEMPERATURE = 0.7
 
 
-async def run_agent(base_url: str, key: str) -> tuple[str, dict[str, str]]:
-    """One run of an SDK agent with a function tool: its last words, the files it wrote. Knows nothing of Tugline."""
+async def run_agent(base_url: str, key: str) -> dict[str, str]:
+    """One run of an SDK agent with a function tool: the files it wrote. Knows nothing of Tugline."""
     files: dict[str, str] = {}
 
     @agents.function_tool
@@ -32,19 +33,19 @@ async def run_agent(base_url: str, key: str) -> tuple[str, dict[str, str]]:
 
     async with AsyncOpenAI(base_url=base_url, api_key=key) as client:
         model = agents.OpenAIResponsesModel(model="policy", openai_client=client)
-        agent = agents.Agent(name="writer", instructions="You write files.", tools=[write], model=model)
-        result = await agents.Runner.run(agent, TASK, max_turns=6)
-    return str(result.final_output), files
+        agent = agents.Agent(
+            name="writer", instructions="You are an assistant. Use the tools.", tools=[write], model=model
+        )
+        await agents.Runner.run(agent, TASK, max_turns=6)
+    return files
 
 
 async def attempt(gateway: tugline.LocalGateway, group: str) -> Trajectory:
     """One session: the agent's run, its reward, its training rows."""
     session = await gateway.open(group=group, task=TASK, max_turns=6, ttl=120)
     try:
-        words, files = await run_agent(session.openai, session.key)
-        right = files.get("record.md", "").strip() == "mango cedar"
-        parts = {"named": 0.1 * ("record.md" in words or bool(files)), "wrote": 0.2 * bool(files), "right": 0.7 * right}
-        await gateway.end(session.session, sum(parts.values()), parts=parts)
+        files = await run_agent(session.openai, session.key)
+        await gateway.end(session.session, 1.0 if files.get("recipe.txt", "").strip() == "honey" else 0.0)
     except agents.exceptions.AgentsException as err:
         await gateway.end(session.session, 0.0, outcome="agent_failed", reason=type(err).__name__)
     return await gateway.trajectory(session.session)
@@ -73,7 +74,7 @@ class Trainer:
             ids = torch.tensor(ids_array(row.trace.token_ids).tolist())
             mine = torch.tensor(list(row.trace.loss_mask[1:]), dtype=torch.bool)
             sampled_with = torch.tensor(floats_array(row.trace.logprobs)[1:].copy())[mine]
-            logits = self.model(ids[None]).logits[0, :-1]
+            logits = self.model(ids[None]).logits[0, :-1] / TEMPERATURE
             logprobs = logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0][mine]
             worst = max(worst, float((logprobs.detach() - sampled_with).abs().max()))
             ratio = (logprobs - sampled_with).exp()
@@ -95,13 +96,16 @@ def report(name: str, group: list[Trajectory]) -> None:
 
 async def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--sessions", type=int, default=12)
     parser.add_argument("--engine", default="embedded")
     parser.add_argument("--out")
     args = parser.parse_args()
     agents.set_tracing_disabled(True)
-    async with tugline.local_gateway(engine=args.engine, out=args.out, sampling=SAMPLING) as gateway:
+    logging.getLogger("openai.agents").setLevel(logging.CRITICAL)  # a policy that learns calls tools that are not there
+    async with tugline.local_gateway(
+        engine=args.engine, out=args.out, sampling=f"temperature={TEMPERATURE},max_tokens=96"
+    ) as gateway:
         trainer = Trainer(gateway.engine.model_dir) if args.steps else None
         for version in range(args.steps + 1):
             group = list(await asyncio.gather(*(attempt(gateway, f"step-{version}") for _ in range(args.sessions))))
