@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,27 @@ def base_env(home: Path) -> dict[str, str]:
 def put(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+def run_cli(started: Started, work: Path, log: Path, limit: float) -> int:
+    """Run to the end, or kill all of it after `limit` seconds. The exit status; output and errors are in `log`."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            started.argv,
+            env=started.env,
+            cwd=work,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        try:
+            process.communicate(started.stdin, timeout=limit)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+                process.wait()
+        return process.returncode
 
 
 def claude(home: Path, work: Path, url: str, key: str, task: str) -> Started:

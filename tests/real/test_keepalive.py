@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from real.clis import CLIS, Cli, Started
+from real.clis import CLIS, Cli, run_cli
 from service.wire_kit import assert_exact, wire
 from tugline.core.turn import CallOutcome
+from tugline.dialects import DIALECTS
 from tugline.gateway.delivery import Timing
 
 SILENCE = float(os.environ.get("TUGLINE_TEST_SILENCE", "8"))
@@ -34,26 +35,6 @@ def script(cli: Cli) -> list[object]:
         {"reasoning": "Let me look.", "text": "I run it.", "calls": [call], "delay_s": SILENCE},
         {"reasoning": "Seen. ", "text": FINAL, "delay_s": SILENCE},
     ]
-
-
-def run(started: Started, work: Path, log: Path) -> int:
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            started.argv,
-            env=started.env,
-            cwd=work,
-            stdin=subprocess.PIPE,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        try:
-            process.communicate(started.stdin, timeout=LIMIT)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, 9)
-                process.wait()
-        return process.returncode
 
 
 class Beats:
@@ -75,11 +56,8 @@ class Beats:
 
 @pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
 async def test_a_long_silence_breaks_no_stream(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tugline.dialects import DIALECTS
-
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
-    work.mkdir()
     subprocess.run(["git", "init", "-q", str(work)], check=True)
     beats = Beats(DIALECTS, monkeypatch)
     timing = Timing(keepalive=0.5 if SILENCE < 60 else 5.0)
@@ -88,7 +66,7 @@ async def test_a_long_silence_breaks_no_stream(tmp_path: Path, cli: Cli, monkeyp
         task = "Run the tool, then tell me the word."
         started = await asyncio.to_thread(cli.start, home, work, access.secret_url, access.secret, task)
         begun = time.monotonic()
-        code = await asyncio.to_thread(run, started, work, tmp_path / "log")
+        code = await asyncio.to_thread(run_cli, started, work, tmp_path / "log", LIMIT)
         took = time.monotonic() - begun
         log = (tmp_path / "log").read_bytes().decode("utf-8", "replace")
         calls = list(gate.store.iter_calls("ses_a"))
