@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
 from typing import Any, cast
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -23,13 +25,17 @@ AGENT_CONNECTIONS = 128
 HOST_CONNECTIONS = 4096
 FRAMING = 1 << 20
 """Bytes of one request that are not body: request line, headers, chunk framing, trailers."""
+_OFFER = (b"connection", b"upgrade", b"http2-settings")
 
 
 class Guarded(HttpToolsProtocol):
-    """uvicorn's protocol with bounds on what it keeps before the application sees the request."""
+    """uvicorn's protocol with bounds on what it keeps before the application sees the request, and without its loss of
+    the body of a request that offers another protocol: the HTTP client of the JDK offers h2c with every one."""
 
     limit = HOST_CONNECTIONS
     _framing = 0
+    _in_head = True
+    _declined = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Beyond the limit a connection is closed at once."""
@@ -40,19 +46,57 @@ class Guarded(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Cut a connection whose request has no end."""
         self._framing += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as err:
+            if self._declined:
+                self._go_on(data[err.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self._framing > FRAMING:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
         """A new request."""
         self._framing = 0
+        self._in_head = True
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Trailers are no headers: behind a body they could say who is calling."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Any other protocol than WebSocket, which the application refuses in words, is declined by saying nothing."""
+        self._in_head = False
+        offered = b"".join(v for n, v in self.headers if n == b"upgrade").strip().lower()
+        self._declined = self.parser.should_upgrade() and offered not in (b"", b"websocket")
+        if not self._declined:
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """A declined offer is not the end: its body has not been read."""
+        if not self._declined:
+            super().on_message_complete()
 
     def on_body(self, body: bytes) -> None:
         """Bodies are counted by the application."""
         self._framing -= len(body)
         super().on_body(body)
+
+    def _go_on(self, rest: bytes) -> None:
+        """The same request without its offer, from the beginning: a parser that met an offer reads no body."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        head = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        close = any(n == b"connection" and b"close" in v.lower() for n, v in self.headers)
+        head += [b"%b: %b" % (n, v) for n, v in self.headers if n not in _OFFER]
+        head += [b"connection: close"] if close else []
+        self.parser = httptools.HttpRequestParser(self)
+        with contextlib.suppress(AttributeError):  # httptools before 0.6.3
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.data_received(b"\r\n".join(head) + b"\r\n\r\n" + rest)
 
 
 class GuardedAgent(Guarded):
