@@ -1,7 +1,7 @@
 """Agent programs for tests: how to point each at a gateway, and what its shell tool is called.
 
-TUGLINE_TEST_CLIS names a directory that holds `NAME/node_modules` for each of PACKAGES (`npm install --prefix NAME`);
-what is not there is skipped. Pi is installed by its harness, or found where TUGLINE_TEST_PI or TUGLINE_CACHE say.
+TUGLINE_TEST_CLIS names a directory that holds `NAME/node_modules` for each of PACKAGES; what is not there is skipped.
+`python tests/real/clis.py DIR` installs them there (1.4 GB). Pi is installed by its harness, or found where TUGLINE_TEST_PI or TUGLINE_CACHE say.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ def binary(package: str, name: str) -> Path:
     folder = os.environ.get("TUGLINE_TEST_CLIS")
     if not folder:
         pytest.skip(f"set TUGLINE_TEST_CLIS to a directory with {package}/node_modules ({PACKAGES[package]})")
-    path = Path(folder) / package / "node_modules" / ".bin" / name
+    path = Path(folder).absolute() / package / "node_modules" / ".bin" / name
     if not path.exists():
         pytest.skip(f"{path} is not there: npm install --prefix {folder}/{package} {PACKAGES[package]}")
     return path
@@ -216,3 +217,18 @@ CLIS: tuple[Cli, ...] = (
     Cli("qwen-code", "chat", qwen, shell("run_shell_command", is_background=False)),
     Cli("opencode", "chat", opencode, shell("bash", description="Run.")),
 )
+
+
+def install(folder: Path) -> None:
+    """What is not there yet, from npm."""
+    node = bundles.node_dir()
+    npm = [str(node / "bin" / "node"), str(node / "lib/node_modules/npm/bin/npm-cli.js"), "install", "--no-fund"]
+    env = {**os.environ, "PATH": f"{node / 'bin'}:{os.environ['PATH']}"}
+    for name, package in PACKAGES.items():
+        if not (folder / name / "node_modules").is_dir():
+            print(f"installing {package}", flush=True)
+            subprocess.run([*npm, "--no-audit", "--prefix", str(folder / name), package], env=env, check=True)
+
+
+if __name__ == "__main__":
+    install(Path(sys.argv[1]))

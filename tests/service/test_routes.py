@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -252,3 +253,26 @@ async def test_an_engine_failure_that_an_answer_followed_is_not_held_against_the
         assert (await kit.post(b"{", key=key))[0] == 400
         summary = await kit.gateway.close("ses_a")
         assert summary.engine_failures == 0 and (summary.last_error or "").startswith("BadRequest")
+
+
+@pytest.mark.parametrize(
+    ("host", "advertise", "shown"),
+    [
+        ("127.0.0.1", None, "127.0.0.1"),
+        ("0.0.0.0", None, socket.gethostname()),
+        ("0.0.0.0", "gateway.example", "gateway.example"),
+        ("::1", None, "[::1]"),
+    ],
+)
+async def test_agents_get_an_address_that_they_can_use(
+    tmp_path: Path, host: str, advertise: str | None, shown: str
+) -> None:
+    store = RunStore.create(tmp_path / "run", "")
+    engine = ScriptedEngine([{"text": "a"}], PILOT, tmp_path / "run" / "engine")
+    gate = LocalGateway(engine, chat_model(PILOT), store, DIALECTS, GatewayOptions(host=host, advertise=advertise))
+    try:
+        port = await gate.start()
+        assert gate.url == f"http://{shown}:{port}"
+    finally:
+        await gate.stop()
+        await store.close()

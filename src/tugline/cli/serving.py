@@ -12,6 +12,7 @@ from tugline.cli.wiring import (
     chat_model,
     check_routes,
     engine_for,
+    gateway_options,
     make_trajectory,
     other_engines,
     policy_of,
@@ -23,8 +24,7 @@ from tugline.core.errors import RunError
 from tugline.core.session import Ended
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallRecord, Turn
-from tugline.gateway.delivery import Timing
-from tugline.gateway.gateway import GatewayOptions, LocalGateway
+from tugline.gateway.gateway import LocalGateway
 from tugline.gateway.server import bind, listen
 from tugline.rollout.api.app import ControlPlane
 from tugline.rollout.api.token import create_token
@@ -57,7 +57,7 @@ async def serving(settings: Settings, store: RunStore) -> AsyncIterator[Serving]
         stack.push_async_callback(engine.close)
         await engine.start()
         others = await stack.enter_async_context(other_engines(settings, store.path))
-        gateway = LocalGateway(engine, model, store, served_dialects(), _options(settings), others=others)
+        gateway = LocalGateway(engine, model, store, served_dialects(), gateway_options(settings), others=others)
         stack.push_async_callback(gateway.stop)
 
         def build(state: Ended, turns: Sequence[Turn], calls: Sequence[CallRecord]) -> Trajectory:
@@ -105,14 +105,3 @@ async def control_plane(serving: Serving, where: ControlAddress) -> AsyncIterato
     finally:
         await listener.close()
         await asyncio.to_thread(remove_control, run)
-
-
-def _options(settings: Settings) -> GatewayOptions:
-    gate = settings.gateway
-    return GatewayOptions(
-        host=gate.host,
-        port=gate.port,
-        max_body=gate.max_body,
-        timing=Timing(gate.keepalive, gate.grace),
-        rerender=gate.rerender,
-    )

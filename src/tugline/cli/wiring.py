@@ -111,6 +111,19 @@ def engine_for(settings: Settings, run_dir: Path) -> Engine:
     )
 
 
+def gateway_options(settings: Settings) -> GatewayOptions:
+    """How the gateway listens and waits."""
+    gate = settings.gateway
+    return GatewayOptions(
+        host=gate.host,
+        port=gate.port,
+        advertise=gate.advertise,
+        max_body=gate.max_body,
+        timing=Timing(gate.keepalive, gate.grace),
+        rerender=gate.rerender,
+    )
+
+
 def policy_of(settings: Settings) -> Policy:
     """What every session's calls are held to."""
     s, limits = settings.sampling, settings.limits
@@ -238,14 +251,7 @@ async def wired(
     run_dir = store.path
     engine = engine_for(settings, run_dir)
     model = await asyncio.to_thread(chat_model, engine.info.model_dir)
-    gate = settings.gateway
-    options = GatewayOptions(
-        host=gate.host,
-        port=gate.port,
-        max_body=gate.max_body,
-        timing=Timing(gate.keepalive, gate.grace),
-        rerender=gate.rerender,
-    )
+    options = gateway_options(settings)
     check_routes(settings, tasks)
     harness: Harness = find_harness(settings.harness.name)
     cache = await asyncio.to_thread(Path(settings.cache.dir).expanduser)

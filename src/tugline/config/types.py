@@ -96,6 +96,8 @@ class GatewaySettings:
     host: str = "127.0.0.1"
     port: int = 0
     """0 = a free one."""
+    advertise: str | None = None
+    """Host name that agents are given; None = `host`, or this machine's name where that is every address."""
     keepalive: float = 5.0
     """Seconds of silence before a stream is opened, and between its pings."""
     grace: float = 10.0

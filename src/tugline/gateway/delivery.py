@@ -41,14 +41,15 @@ class Timing:
 
 
 class Running:
-    """A generation under way and how many connections wait for it. `call_id` is the call that began it."""
+    """A generation under way and how many calls want it: those whose client is there, or left less than the grace
+    ago. `call_id` is the call that began it."""
 
     def __init__(self, call_id: str, task: asyncio.Task[Produced], admitted: asyncio.Event, pending: Pending) -> None:
         self.call_id = call_id
         self.task = task
         self.admitted = admitted
         self.pending = pending
-        self.waiters = 0
+        self.wanted = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,6 @@ class Delivery:
         await conn.whole(200, {"content-type": "application/json"}, body)
 
     async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Lane, Request, Attachment]:
-        if session.closing:
-            raise Forbidden("this session has ended; its key is no longer valid")
         begun = time.perf_counter()
         if len(incoming.body) <= BIG_BODY:
             read = _attached(session, _decoded(incoming))
@@ -136,6 +135,8 @@ class Delivery:
             request = await loop.run_in_executor(self._deps.pool, _decoded, incoming)
             read = await loop.run_in_executor(self._deps.pool, _attached, session, request)
         self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
+        if session.closing:  # before its body had come, or while it was decoded
+            raise Forbidden("this session has ended; its key is no longer valid")
         return read
 
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
@@ -182,8 +183,8 @@ class Delivery:
         return running
 
     async def _wait(self, running: Running, attached: Attachment, call: Inbound, conn: Connection) -> Produced:
-        """Wait for the generation with keep-alives. When the client leaves: grace, then abort unless another waits."""
-        running.waiters += 1
+        """Wait for the generation with keep-alives. When the client leaves: grace, then abort unless it is wanted."""
+        running.wanted += 1
         gone = asyncio.ensure_future(conn.gone.wait())
         try:
             while True:
@@ -196,15 +197,15 @@ class Delivery:
                     break
                 if call.request.options.stream and running.admitted.is_set():
                     await self._ping(conn, call.dialect, running.pending)
-            if running.waiters == 1:
+            if running.wanted == 1:
                 call.lane.retries.abandon(attached.fingerprint, running.call_id)
             await asyncio.wait({running.task}, timeout=self._timing.grace)
-            if not running.task.done() and running.waiters == 1:
-                running.task.cancel()
-            return await asyncio.shield(running.task)
         finally:
-            running.waiters -= 1
+            running.wanted -= 1
             gone.cancel()
+        if not running.task.done() and not running.wanted:
+            running.task.cancel()
+        return await asyncio.shield(running.task)
 
     async def _ping(self, conn: Connection, dialect: Dialect, pending: Pending) -> None:
         if not conn.started:
@@ -246,7 +247,8 @@ class Delivery:
             self._replies.pop(turn_id, None)
         else:
             call.lane.retries.undelivered(attached.fingerprint, turn_id, begun_by)
-            self._replies[turn_id] = produced.reply
+            if not session.closing:  # else nobody would come for it, and nobody drop it
+                self._replies[turn_id] = produced.reply
             if not call.lane.forest.delivered(turn_id):
                 with contextlib.suppress(StoreError):
                     await self._deps.log.mark(produced.record.call_id, CallOutcome.UNDELIVERED)
@@ -314,7 +316,7 @@ def _continued(lane: Lane, request: Request) -> tuple[Item, ...]:
     turn_id = f"turn_{request.previous}"
     if turn_id not in lane.forest.turns:
         raise BadRequest(
-            f"Previous response with id '{(request.previous or '')[:100]}' not found.",
+            f"Previous response {(request.previous or '')[:100]!r} not found: it is no reply of this session.",
             path="previous_response_id",
             code="previous_response_not_found",
         )

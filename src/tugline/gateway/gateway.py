@@ -24,6 +24,7 @@ from tugline.gateway.session import Lane, OpenSession
 from tugline.gateway.upstream import RetryPolicy
 from tugline.tokens.model import ChatModel
 
+EVERY_ADDRESS = ("", "0.0.0.0", "::")
 ENDED = 4096
 """Ended sessions whose call counts are kept for whoever closes them again."""
 
@@ -34,6 +35,8 @@ class GatewayOptions:
 
     host: str = "127.0.0.1"
     port: int = 0
+    advertise: str | None = None
+    """None: `host`, or this machine's own name where `host` means every address."""
     max_body: int = 32 << 20
     timing: Timing = field(default_factory=Timing)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -103,7 +106,10 @@ class LocalGateway:
         """Base URL without secret."""
         if self._listener is None:
             raise RunError("the gateway has not been started")
-        return f"http://{self._options.host}:{self._listener.port}"
+        host = self._options.advertise or self._options.host
+        if host in EVERY_ADDRESS:
+            host = socket.gethostname()
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._listener.port}"
 
     async def open(self, session_id: str, policy: Policy) -> Access:
         """Start a session; turns already stored under this id are restored. Raises ConfigError for a route to an
