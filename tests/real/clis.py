@@ -1,7 +1,8 @@
 """Agent programs for tests: how to point each at a gateway, and what its shell tool is called.
 
 TUGLINE_TEST_CLIS names a directory that holds `NAME/node_modules` for each of PACKAGES; what is not there is skipped.
-`python tests/real/clis.py DIR` installs them there (1.4 GB). Pi is installed by its harness, or found where TUGLINE_TEST_PI or TUGLINE_CACHE say.
+`python tests/real/clis.py DIR` installs them there (1.4 GB). Pi is installed by its harness, or found where
+TUGLINE_TEST_PI or TUGLINE_CACHE say.
 """
 
 from __future__ import annotations
