@@ -21,6 +21,12 @@ import numpy.typing as npt
 from tugline.core.columns import Ids, concat, ids, ids_array, ids_list
 from tugline.core.errors import ConfigError, Unsupported, boundary
 
+LONG = 16_384
+"""Characters from which on a text is encoded as a batch of one: only that lets other threads run meanwhile, and one
+megabyte of text would hold up the gateway's event loop for a second."""
+SHORT = 512
+"""Bytes of a column up to which plain Python is faster than numpy."""
+
 
 class _AddedToken(msgspec.Struct):
     id: int
@@ -55,6 +61,7 @@ class Codec:
         """Matches a control token as the tokenizer would, with the white space that the token swallows."""
         self.vocab: int = max(self._stock.get_vocab(with_added_tokens=True).values()) + 1
         """Largest id plus one."""
+        self._controls = frozenset(self.control.values())
         self._control_ids = np.asarray(sorted(self.control.values()), dtype=np.int32)
 
     @cached_property
@@ -81,7 +88,7 @@ class Codec:
 
     def encode(self, text: str) -> Ids:
         """Stock one-pass encoding, no BOS added. Control tokens spelled in `text` become control ids."""
-        return ids(self._stock.encode(text, add_special_tokens=False).ids)
+        return _encoded(self._stock, text)
 
     def encode_marked(self, text: str, restore: Callable[[str], str]) -> Ids:
         """Encode template output whose harness text lost its control tokens; `restore` puts them back into a run.
@@ -100,6 +107,8 @@ class Codec:
 
     def controls_in(self, column: Ids) -> int:
         """How many control ids a column holds."""
+        if len(column) <= SHORT:
+            return sum(i in self._controls for i in ids_list(column))
         return int(np.isin(ids_array(column), self._control_ids).sum())
 
     def decode(self, column: Ids | list[int], *, specials: bool = True) -> str:
@@ -114,10 +123,16 @@ class Codec:
     def _encode_run(self, run: str, restore: Callable[[str], str]) -> Ids:
         if not run:
             return ids(())
-        column = ids(self._literal.encode(restore(run), add_special_tokens=False).ids)
+        column = _encoded(self._literal, restore(run))
         if self.controls_in(column):
             raise Unsupported("the tokenizer turns this text into control tokens even when told not to")
         return column
+
+
+def _encoded(tokenizer: Any, text: str) -> Ids:
+    if len(text) < LONG:
+        return ids(tokenizer.encode(text, add_special_tokens=False).ids)
+    return ids(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 _PIPED = re.compile(r"<[|\uff5c].*[|\uff5c]>")
