@@ -82,10 +82,10 @@ def walk(chain: Chain, items: Iterable[Item]) -> list[Chain]:
 
 
 def _places(item: Assistant, turn: int) -> dict[str, tuple[bytes, ...]]:
-    places: dict[str, tuple[bytes, ...]] = {}
+    places: dict[str, list[bytes]] = {}
     for position, call in enumerate(item.calls):
-        places[call.id] = (*places.get(call.id, ()), b"%d.%d" % (turn, position))
-    return places
+        places.setdefault(call.id, []).append(b"%d.%d" % (turn, position))
+    return {call_id: tuple(found) for call_id, found in places.items()}
 
 
 def _views(calls: Mapping[str, tuple[bytes, ...]], item: Item) -> tuple[bytes, list[bytes], list[bytes]]:

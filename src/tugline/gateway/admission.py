@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from tugline.core.contracts import EngineInfo, Policy
 from tugline.core.errors import ContextOverflow, Forbidden, Unsupported
-from tugline.core.items import Options, Request, ToolResult, UserMedia
+from tugline.core.items import Assistant, Options, Request, ToolResult, UserMedia
 from tugline.core.turn import Sampling
 
 
@@ -37,6 +37,18 @@ def check_request(policy: Policy, request: Request) -> tuple[str, ...]:
             raise Unsupported(f"{asked} needs constrained sampling, which this engine has not", path=path)
         drift.append(f"unconstrained_{name}")
     return tuple(drift)
+
+
+def check_length(request: Request, context: int) -> None:
+    """Refuse at once what cannot fit: every item, call and tool has at least a token of its own.
+
+    Rendering a million empty messages to learn that takes minutes of workers that all sessions share. Raises
+    ContextOverflow with that least number of tokens.
+    """
+    calls = sum(len(item.calls) for item in request.items if isinstance(item, Assistant))
+    least = len(request.items) + calls + len(request.head.tools)
+    if least > context:
+        raise ContextOverflow(least, context)
 
 
 def _constraints(options: Options) -> Iterator[tuple[str, str, str]]:

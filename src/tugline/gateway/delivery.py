@@ -22,7 +22,7 @@ from tugline.core.turn import CallOutcome, CallRecord
 from tugline.dialects.wire import HALF_SURROGATE, whole_characters
 from tugline.forest.attach import Attachment
 from tugline.forest.retries import Join, Replay
-from tugline.gateway.admission import check_request, engine_for
+from tugline.gateway.admission import check_length, check_request, engine_for
 from tugline.gateway.connection import Connection
 from tugline.gateway.exchange import Deps, Inbound, Produced, make_prompt, outcome_of, produce
 from tugline.gateway.session import Lane, OpenSession
@@ -129,15 +129,23 @@ class Delivery:
     async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Lane, Request, Attachment]:
         begun = time.perf_counter()
         if len(incoming.body) <= BIG_BODY:
-            read = _attached(session, _decoded(incoming))
+            read = self._attached(session, _decoded(incoming))
         else:
             loop = asyncio.get_running_loop()
             request = await loop.run_in_executor(self._deps.pool, _decoded, incoming)
-            read = await loop.run_in_executor(self._deps.pool, _attached, session, request)
+            read = await loop.run_in_executor(self._deps.pool, self._attached, session, request)
         self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
         if session.closing:  # before its body had come, or while it was decoded
             raise Forbidden("this session has ended; its key is no longer valid")
         return read
+
+    def _attached(self, session: OpenSession, request: Request) -> tuple[Lane, Request, Attachment]:
+        """Where a request belongs: its engine's lane, the history it names, the turn it continues."""
+        lane = session.lanes[engine_for(session.policy, request.model)]
+        check_length(request, self._lanes[lane.engine].engine.info.context)
+        if request.previous is not None:
+            request = replace(request, items=_continued(lane, request))
+        return lane, request, lane.forest.attach(request)
 
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
         lane = call.lane
@@ -300,14 +308,6 @@ def _decoded(incoming: Incoming) -> Request:
             raise
         request = incoming.dialect.decode(mended, incoming.params)
         return replace(request, ignored=(*request.ignored, HALF_SURROGATE))
-
-
-def _attached(session: OpenSession, request: Request) -> tuple[Lane, Request, Attachment]:
-    """Where a request belongs: its engine's lane, the history it names, the turn it continues."""
-    lane = session.lanes[engine_for(session.policy, request.model)]
-    if request.previous is not None:
-        request = replace(request, items=_continued(lane, request))
-    return lane, request, lane.forest.attach(request)
 
 
 def _continued(lane: Lane, request: Request) -> tuple[Item, ...]:

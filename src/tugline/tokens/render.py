@@ -60,6 +60,12 @@ class Renderer:
 
     def compose(self, ask: Ask) -> Composed:
         """Run the template. Raises Unsupported when the template refuses the conversation."""
+        try:
+            return self._composed(ask)
+        except RecursionError as err:
+            raise Unsupported("tools or arguments nest too deeply to be shown to a model") from err
+
+    def _composed(self, ask: Ask) -> Composed:
         items = list(ask.items)
         prefill = isinstance(items[-1], Prefill) if items else False
         plan, drift = messages(items, self.shape)

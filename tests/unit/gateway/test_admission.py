@@ -5,9 +5,9 @@ import pytest
 
 from tugline.core.contracts import EngineInfo, Policy
 from tugline.core.errors import ContextOverflow, Forbidden, Unsupported
-from tugline.core.items import Head, Item, Options, Request, ToolResult, UserMedia, UserText
+from tugline.core.items import Assistant, Head, Item, Options, Request, Tool, ToolCall, ToolResult, UserMedia, UserText
 from tugline.core.turn import Sampling
-from tugline.gateway.admission import Spent, admit, check_budget, check_request
+from tugline.gateway.admission import Spent, admit, check_budget, check_length, check_request
 
 INFO = EngineInfo("x", "m", Path(), context=100, vocab=10, stop_ids=(1,))
 POLICY = Policy(Sampling(temperature=0.7, max_tokens=50))
@@ -41,6 +41,15 @@ def test_session_budgets_end_a_session_cleanly() -> None:
         check_budget(policy, Spent(2, 0))
     with pytest.raises(Forbidden, match="30 sampled"):
         check_budget(policy, Spent(1, 30))
+
+
+def test_items_calls_and_tools_have_a_token_each() -> None:
+    turn = Assistant("x", None, (ToolCall("1", "a", "{}"), ToolCall("2", "b", "{}")))
+    asked = Request("m", Head((Tool("a", "{}"),)), (UserText("hi"), turn))
+    check_length(asked, 5)
+    with pytest.raises(ContextOverflow) as caught:
+        check_length(asked, 4)
+    assert (caught.value.prompt_tokens, caught.value.limit) == (5, 4)
 
 
 IMAGE = UserMedia("image/png", "d")
