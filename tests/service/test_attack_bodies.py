@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from service.wire_kit import wire
 from tugline.core.items import Assistant, Head, Request, ToolCall, UserText
 from tugline.forest.forest import Forest
+from tugline.gateway import app
 
 SCRIPT: list[object] = [{"settings": {"repeat": True}}, {"text": "fine"}]
 MANY = 100_000
@@ -83,6 +86,24 @@ async def test_a_schema_that_nests_too_deeply_is_the_requests_fault(tmp_path: Pa
     async with wire(tmp_path, SCRIPT, context=100_000) as kit, aiohttp.ClientSession() as http:
         status, text = await post(http, kit.gateway.url + path, (await kit.session()).secret, bodies[path])
         assert (status, "too deeply" in text) == ((200, False) if depth < 500 else (400, True))
+
+
+async def test_bodies_are_unpacked_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    plain = app._decompress
+
+    def watched(*args: Any) -> bytes:
+        threads.append(threading.current_thread())
+        return plain(*args)
+
+    monkeypatch.setattr(app, "_decompress", watched)
+    packed = gzip.compress(json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}]}).encode())
+    async with wire(tmp_path, SCRIPT) as kit, aiohttp.ClientSession() as http:
+        headers = {"authorization": f"Bearer {(await kit.session()).secret}", "content-encoding": "gzip"}
+        async with http.post(kit.gateway.url + CHAT, data=packed, headers=headers) as answer:
+            assert answer.status == 200
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
 
 
 def test_many_calls_of_one_turn_are_attached_in_linear_time() -> None:

@@ -25,7 +25,7 @@ from tugline.rollout.api.token import Token, create_token
 from tugline.rollout.control_client import ControlClient
 from tugline.rollout.proof import prove_run
 from tugline.rollout.trajectory_json import decode_trajectory
-from tugline.store import RunStore
+from tugline.store import RunStore, reads
 
 SESSIONS = "/api/v1/sessions"
 SCRIPT: list[object] = [{"settings": {"repeat": True}}, {"text": "hello"}, {"text": "and again"}]
@@ -459,3 +459,23 @@ def _chat(session: dict[str, Any]) -> int:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     headers = {"authorization": f"Bearer {session['key']}"}
     return httpx.post(f"{session['openai']}/chat/completions", json=body, headers=headers).status_code
+
+
+async def test_rows_that_are_removed_while_they_are_read_are_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with control(tmp_path, SCRIPT) as c:
+        made = await c.open()
+        await c.chat(made["key"])
+        one = f"{SESSIONS}/{made['session']}"
+        await c.ask("POST", f"{one}/end", {"reward": 1.0})
+        loop, plain = asyncio.get_running_loop(), reads.traces
+
+        def removed_meanwhile(conn: Any, session_id: str) -> Any:
+            asyncio.run_coroutine_threadsafe(c.kit.store.delete_session(session_id), loop).result(20)
+            return plain(conn, session_id)
+
+        monkeypatch.setattr(reads, "traces", removed_meanwhile)
+        status, rows = await c.ask("GET", f"{one}/trajectory")
+        assert (status, len(rows["traces"])) == (200, 1), rows
+        assert (await c.ask("GET", f"{one}/trajectory"))[0] == 404

@@ -32,6 +32,16 @@ class Connection:
         return cls(db, RowCodec(records, Frames()))
 
 
+@contextmanager
+def snapshot(conn: Connection) -> Iterator[None]:
+    """Queries that belong together see one state of the file, whatever is written or removed meanwhile."""
+    conn.db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        conn.db.execute("ROLLBACK")
+
+
 class Connections(Protocol):
     """Where readers get their connection from."""
 

@@ -16,7 +16,7 @@ from tugline.core.session import SessionState
 from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import CallRecord, Turn
 from tugline.store import reads
-from tugline.store.pool import Connections
+from tugline.store.pool import Connections, snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class RunReader:
 
     def trajectory(self, session_id: str) -> Trajectory | None:
         """What was put for a session, or None."""
-        with self._connections.borrow() as conn:
+        with self._connections.borrow() as conn, snapshot(conn):
             query = "SELECT record FROM trajectories WHERE session_id = ?"
             found = conn.db.execute(query, (session_id,)).fetchone()
             if found is None:
