@@ -314,8 +314,9 @@ async def test_wrong_methods_paths_queries_and_sizes(tmp_path: Path) -> None:
         assert c.manual.open_count == 1
 
 
+@pytest.mark.parametrize("step", ["seal", "put_about", "put_trajectory", "put_session"])
 async def test_a_store_that_fails_is_a_503_and_the_end_can_be_said_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     from tugline.core.errors import StoreError
 
@@ -323,15 +324,17 @@ async def test_a_store_that_fails_is_a_503_and_the_end_can_be_said_again(
         made = await c.open()
         await c.chat(made["key"])
 
-        async def full(_trajectory: object) -> None:
+        async def full(*_: object) -> None:
             raise StoreError("no room", code="disk_full")
 
         end = f"{SESSIONS}/{made['session']}/end"
         with monkeypatch.context() as patch:
-            patch.setattr(c.kit.store, "put_trajectory", full)
+            patch.setattr(c.kit.store, step, full)
             status, headers, data = await c.raw("POST", end, {"reward": 1})
         assert status == 503 and json.loads(data)["error"]["code"] == "disk_full" and headers["retry-after"] == "1"
-        assert (await c.ask("POST", end, {"reward": 1}))[0] == 200
+        status, ended = await c.ask("POST", end, {"reward": 1})
+        assert (status, ended["outcome"], ended["reward"]) == (200, "completed", 1.0)
+        assert c.kit.store.sealed(made["session"])
 
 
 async def test_openapi_names_every_route_and_only_those(tmp_path: Path) -> None:

@@ -136,10 +136,14 @@ class LocalGateway:
         return served.close
 
     async def close(self, session_id: str) -> SessionCalls:
-        """End a session: refuse new calls, abort running ones, seal its record."""
+        """End a session: refuse new calls, abort running ones, seal its record. Again after an error: seals it, and
+        tells the same. Raises EngineError, StoreError."""
         session = self._sessions.pop(session_id, None)
         if session is None:
-            return self._closed.get(session_id, SessionCalls({}, 0, 0, 0, None))
+            known = self._closed.get(session_id)
+            if known is not None:
+                await self._log.seal(session_id)
+            return known or SessionCalls({}, 0, 0, 0, None)
         session.closing = True
         self._secrets.revoke(session_id)
         for task in list(session.tasks):
@@ -147,13 +151,13 @@ class LocalGateway:
         if session.tasks:
             await asyncio.wait(list(session.tasks), timeout=5)
         self._delivery.forget(session)
+        self.metrics.sessions.set(len(self._sessions))
+        self._closed[session_id] = summary = session.summary()  # before what may fail: whoever ends it asks again
+        while len(self._closed) > ENDED:
+            self._closed.pop(next(iter(self._closed)))
         for deps in self._lanes.values():
             await deps.engine.release(session_id)
         await self._log.seal(session_id)
-        self.metrics.sessions.set(len(self._sessions))
-        self._closed[session_id] = summary = session.summary()
-        while len(self._closed) > ENDED:
-            self._closed.pop(next(iter(self._closed)))
         return summary
 
     async def stop(self) -> None:
