@@ -30,10 +30,10 @@ JUDGE = (ModelRoute("judge-*", "judge"), ModelRoute("judge-fast", "never reached
 
 
 @asynccontextmanager
-async def two_engines(tmp_path: Path) -> AsyncIterator[Kit]:
+async def two_engines(tmp_path: Path, script: list[object] | None = None) -> AsyncIterator[Kit]:
     run = tmp_path / "run"
     store = RunStore.create(run, "")
-    policy = ScriptedEngine([{"text": f"policy {n}"} for n in range(9)], PILOT, run / "engine")
+    policy = ScriptedEngine(script or [{"text": f"policy {n}"} for n in range(9)], PILOT, run / "engine")
     judge = ScriptedEngine([{"text": f"judge {n}"} for n in range(9)], PILOT, run / "engines" / "judge")
     model = chat_model(PILOT)
     gate = LocalGateway(
@@ -276,3 +276,12 @@ async def test_agents_get_an_address_that_they_can_use(
     finally:
         await gate.stop()
         await store.close()
+
+
+async def test_a_stop_string_in_what_is_not_shown_is_still_the_reason(tmp_path: Path) -> None:
+    async with two_engines(tmp_path, [{"reasoning": "think", "text": "said"}]) as kit:
+        access = await kit.session()
+        ask = {"model": "m", "max_tokens": 50, "stop_sequences": ["</think>"], "messages": [user("a")]}
+        status, reply = await kit.post(ask, key=access.secret, path="/v1/messages")
+        assert status == 200
+        assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", "</think>")

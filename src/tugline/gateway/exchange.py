@@ -81,6 +81,8 @@ class Sampled:
     sample: Sample
     parsed: Parsed
     sampling: Sampling
+    stop: str | None = None
+    """The stop string that its ids spell, if it asked for any: it may lie in what is never shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,8 @@ async def _steps(
     parsed = await _off_loop(
         deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
     )
-    turn, reply = _make_turn(session, call, prompt, Sampled(taken, parsed, sampling), deps.engine.info)
+    drawn = Sampled(taken, parsed, sampling, _spelled(call, taken, deps))
+    turn, reply = _make_turn(session, call, prompt, drawn, deps.engine.info)
     record = _record(session, call, End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref))
     await _commit(session, call.lane, record, turn, deps)
     _measure(deps.metrics, turn)
@@ -222,6 +225,7 @@ def _make_turn(
     stop = None
     if taken.finish == "stop" and last(taken.ids) not in info.stop_ids:
         assistant, stop = _cut_at_stop(assistant, call.request.options.stop)
+        stop = stop or sampled.stop
     reply = Reply(
         id=pending.id,
         model=pending.model,
@@ -268,6 +272,11 @@ def _cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, st
         return replace(said, text=(said.text or "")[:at] or None), stop
     at, stop = _first_of(said.reasoning or "", stops)
     return (said if stop is None else replace(said, reasoning=(said.reasoning or "")[:at] or None)), stop
+
+
+def _spelled(call: Inbound, taken: Sample, deps: Deps) -> str | None:
+    stops = call.request.options.stop
+    return _first_of(deps.model.decode(taken.ids), stops)[1] if stops else None
 
 
 def _first_of(text: str, stops: tuple[str, ...]) -> tuple[int, str | None]:

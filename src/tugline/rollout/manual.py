@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -102,16 +102,19 @@ class ManualSessions:
         return len(self._open)
 
     async def recover(self) -> int:
-        """End what a dead process left open as node_lost; how many there were. Call before the first `open`."""
+        """End what a dead process left open as node_lost, and as it was being ended where that had been noted; how many
+        were lost. Call before the first `open`."""
         lost = 0
         for state, _ in await asyncio.to_thread(
             self._store.page, 1 << 31, "", None, lambda s: not isinstance(s, Ended)
         ):
-            ended = recover(state)
-            if ended is not None:
+            lost_end = recover(state)
+            if lost_end is not None:
                 await self._store.seal(state.key.session_id)
-                await self._finish(ended)
-                lost += 1
+                about = await asyncio.to_thread(self._store.about, state.key.session_id) or {}
+                noted = _noted_end(state.key, about)
+                await self._finish(noted or lost_end)
+                lost += noted is None
         return lost
 
     async def open(self, options: SessionOptions | None = None) -> OpenedSession:
@@ -253,7 +256,7 @@ class ManualSessions:
             reward = None if ending.reward is None else float(ending.reward)
             judged = end.judge
             state = Ended(live.key, end.outcome, reward if judged else None, parts if judged else (), end.reason)
-            await self._store.put_about(session_id, {**live.about, "asked": _told(ending)})
+            await self._store.put_about(session_id, {**live.about, "asked": _told(ending), "end": _end_note(state)})
             await self._finish(state)
         except BaseException:
             live.ending = live.asked = None  # the calls are over, the end can be said again
@@ -337,6 +340,23 @@ def _told(ending: Ending) -> dict[str, object]:
 
 def _from_told(told: Any) -> Ending | None:
     return None if told is None else Ending(told["reward"], told["parts"], Outcome(told["outcome"]))
+
+
+def _end_note(state: Ended) -> dict[str, object]:
+    """What an end comes to, noted before its rows are built: a process that dies in between has lost nothing."""
+    return {
+        "outcome": state.outcome.value,
+        "reward": state.reward,
+        "parts": dict(state.reward_parts),
+        "reason": state.reason,
+    }
+
+
+def _noted_end(key: SessionKey, about: Mapping[str, Any]) -> Ended | None:
+    note = about.get("end")
+    if note is None:
+        return None
+    return Ended(key, Outcome(note["outcome"]), note["reward"], tuple(sorted(note["parts"].items())), note["reason"])
 
 
 def _differs(session_id: str, asked: Ending) -> str:

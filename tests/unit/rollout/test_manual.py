@@ -384,3 +384,21 @@ async def test_closing_cancels_what_is_open_and_opens_no_more(gate: Gate) -> Non
     with pytest.raises(Overloaded):
         await manual.open()
     assert await manual.close() == 0
+
+
+async def test_an_end_that_the_process_died_in_is_finished_by_the_next(gate: Gate, monkeypatch: Any) -> None:
+    manual = sessions(gate)
+    made = await manual.open(SessionOptions(name="a"))
+
+    async def die(_: object) -> None:
+        raise RuntimeError("killed here")
+
+    monkeypatch.setattr(manual, "_finish", die)
+    with pytest.raises(RuntimeError):
+        await manual.end(made.session, Ending(0.5, {"tests": 3.0}, Outcome.AGENT_FAILED, "said so"))
+    again = sessions(gate)
+    assert await again.recover() == 0
+    report = await again.show(made.session)
+    assert (report.view.outcome, report.view.reward, report.view.parts) == ("agent_failed", 0.5, {"tests": 3.0})
+    assert (await again.trajectory(made.session)).traces
+    assert (await again.end(made.session, Ending(0.5, {"tests": 3.0}, Outcome.AGENT_FAILED))).reward == 0.5
