@@ -4,7 +4,6 @@ python examples/own_agent.py [ENGINE]      ENGINE: embedded (default) or scripte
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,17 +14,22 @@ import tugline
 from tugline.core.columns import ids_array
 
 TASK = 'Create a file named `greeting.txt` that contains the text "hello".'
-PARAMETERS = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
-BASH = {"name": "bash", "description": "Run a shell command.", "parameters": PARAMETERS}
+TEXT = {"type": "string"}
+PARAMETERS = {"type": "object", "properties": {"name": TEXT, "content": TEXT}, "required": ["name", "content"]}
+WRITE = {"name": "write_file", "description": "Write a file.", "parameters": PARAMETERS}
 
 
-def run_bash(arguments: str, cwd: Path) -> str:
-    """A tool's result is text for the model, also when its arguments are not what they should be."""
+def write_file(arguments: str, cwd: Path) -> str:
+    """A tool's result is text for the model, also when its arguments are not what they should be.
+
+    It writes inside `cwd` only. A policy in training tries everything: a tool that runs its commands on your machine
+    needs a sandbox (`tugline rollout` starts agents in one).
+    """
     try:
-        command = json.loads(arguments)["command"]
-        done = subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=20)
-        return (done.stdout + done.stderr)[-2000:] or f"exit status {done.returncode}"
-    except (ValueError, KeyError, TypeError, subprocess.TimeoutExpired) as err:
+        asked = json.loads(arguments)
+        Path(cwd, Path(str(asked["name"])).name).write_text(str(asked["content"]))
+        return "ok"
+    except (ValueError, KeyError, TypeError, OSError) as err:
         return f"error: {err}"
 
 
@@ -34,11 +38,11 @@ def agent(base_url: str, key: str, cwd: Path) -> None:
     messages: list[dict] = [{"role": "user", "content": TASK}]
     with httpx.Client(base_url=base_url, headers={"authorization": f"Bearer {key}"}, timeout=120) as http:
         for _ in range(8):
-            body = {"model": "any", "messages": messages, "tools": [{"type": "function", "function": BASH}]}
+            body = {"model": "any", "messages": messages, "tools": [{"type": "function", "function": WRITE}]}
             message = http.post("/chat/completions", json=body).raise_for_status().json()["choices"][0]["message"]
             messages.append(message)
             for call in message.get("tool_calls") or []:
-                result = run_bash(call["function"]["arguments"], cwd)
+                result = write_file(call["function"]["arguments"], cwd)
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
             if not message.get("tool_calls"):
                 return
@@ -51,7 +55,7 @@ def main() -> None:
             with gateway.open_session(group="greeting", task=TASK) as session, tempfile.TemporaryDirectory() as cwd:
                 agent(session.openai_url, session.key, Path(cwd))
                 file = Path(cwd, "greeting.txt")
-                session.end(1.0 if file.is_file() and file.read_text().strip() == "hello" else 0.0)
+                session.end(1.0 if file.is_file() and file.read_text(errors="replace").strip() == "hello" else 0.0)
             rows = session.trajectory()
             print(f"session {session.id}  reward {rows.reward}")
             for row in rows.traces:

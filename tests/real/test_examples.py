@@ -31,8 +31,8 @@ def test_own_agent(tmp_path: Path) -> None:
     script = tmp_path / "script.jsonl"
     script.write_text(
         '{"settings": {"noncanonical": 0.3}}\n'
-        '{"text": "I write it.", "calls": [{"name": "bash", "arguments": '
-        '"{\\"command\\": \\"echo hello > greeting.txt\\"}"}]}\n'
+        '{"text": "I write it.", "calls": [{"name": "write_file", "arguments": '
+        '"{\\"name\\": \\"greeting.txt\\", \\"content\\": \\"hello\\"}"}]}\n'
         '{"text": "Done."}\n'
     )
     said = run_example("own_agent.py", tmp_path, f"scripted:{script}")

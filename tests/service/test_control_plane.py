@@ -462,7 +462,7 @@ def _chat(session: dict[str, Any]) -> int:
 
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     headers = {"authorization": f"Bearer {session['key']}"}
-    return httpx.post(f"{session['openai']}/chat/completions", json=body, headers=headers).status_code
+    return httpx.post(f"{session['openai']}/chat/completions", json=body, headers=headers, timeout=60).status_code
 
 
 async def test_rows_that_are_removed_while_they_are_read_are_read_whole(

@@ -42,7 +42,7 @@ agent to it. ^C or SIGTERM ends it: open sessions end as cancelled, then the run
   tugline gateway --engine embedded --out runs/mine
   tugline gateway --engine scripted:script.jsonl --port 8080 --json
   eval "$(tugline gateway session new --group first)" && ./my-agent
-  tugline gateway session end ses_... --reward 1.0
+  tugline gateway session end --reward 1.0
 """
 
 app = typer.Typer(help=HELP, invoke_without_command=True, rich_markup_mode="rich")
@@ -166,7 +166,7 @@ def _stop_asked(*, watch_stdin: bool) -> Iterator[asyncio.Event]:
         loop.add_signal_handler(number, asked)
     if watch_stdin:
         # a thread: standard input may be a file or a terminal, which event loops cannot watch
-        threading.Thread(target=_wait_for_eof, args=(loop, asked), daemon=True).start()
+        threading.Thread(target=_wait_for_eof, args=(loop, stop.set), daemon=True).start()
     yield stop
 
 
@@ -191,5 +191,5 @@ def _say_ready(parts: Serving, control: Control, first: OpenedSession | None, *,
     console = output.console()
     console.print(f"gateway [bold]{control.gateway}[/] · control plane {control.url} · run [bold]{run}[/]")
     if first is not None:
-        typer.echo(sessions.environment(first.session, first.env))
+        typer.echo(sessions.environment(first.session, first.env, run))
     console.print("another session: tugline gateway session new · ^C ends the run", style="dim")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,8 @@ class GatewayProcess:
             if not self.stopped:
                 _end(self._process, STOP_SECONDS)
                 self.stopped = True
-                self._failure = None if self._process.returncode == 0 else _tail(self._log)
+                code = self._process.returncode
+                self._failure = None if code == 0 else f"{_how(code)}: {_tail(self._log)}"
                 self._log.unlink(missing_ok=True)
             return self._failure
 
@@ -129,18 +131,24 @@ def _await_ready(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
 
 
 def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """In order if it can, by force if it must."""
+    """In order if it can, by force if it must. The end of its input is the one request to stop: a signal beside it
+    would be the second, on which people's programs give up what they are finishing."""
     with contextlib.suppress(OSError):
         if process.stdin is not None:
             process.stdin.close()
-    process.terminate()
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    for force in (process.terminate, process.kill):
+        try:
+            process.wait(seconds)
+            break
+        except subprocess.TimeoutExpired:
+            force()
+    process.wait()
     if process.stdout is not None:
         process.stdout.close()
+
+
+def _how(code: int) -> str:
+    return f"exit status {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
 
 
 def _tail(log: Path) -> str:
