@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,14 @@ app = typer.Typer(no_args_is_help=True, help="Sessions of a running gateway: new
 Run = Annotated[
     Path | None, typer.Option("--run", help="Run directory of the gateway; default: the newest running one in runs/.")
 ]
+OwnRun = Annotated[
+    Path | None,
+    typer.Option(
+        "--run", envvar="TUGLINE_RUN", help="Run directory of the gateway; default: the newest running one in runs/."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Id = Annotated[str, typer.Argument(help="Session id.", metavar="SESSION")]
+Id = Annotated[str, typer.Argument(envvar="TUGLINE_SESSION", help="Session id.", metavar="SESSION")]
 
 WHO = {
     "OPENAI_BASE_URL": "Codex, Qwen Code, OpenCode, mini-swe-agent, aider (OPENAI_API_BASE), OpenAI SDKs",
@@ -52,9 +59,11 @@ def new(
 ) -> None:
     """Open a session and print its environment, as lines for a shell. Its key is shown only now.
 
+    The lines also set TUGLINE_SESSION and TUGLINE_RUN: `end`, `show` and `delete` then need no id and no --run.
+
     Example: eval "$(tugline gateway session new --group first --ttl 10m)"
     """
-    with _client(run, as_json=as_json) as client:
+    with _client(run, as_json=as_json) as (client, place):
         options: dict[str, Any] = {
             "name": name,
             "group": group,
@@ -72,13 +81,13 @@ def new(
         if as_json:
             output.emit(made)
         else:
-            typer.echo(environment(made["session"], made["env"]))
+            typer.echo(environment(made["session"], made["env"], place))
 
 
 @app.command("end")
 def end(
     session: Id,
-    run: Run = None,
+    run: OwnRun = None,
     reward: Annotated[float | None, typer.Option(help="What the verifier said.")] = None,
     part: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a part of the reward; repeatable.")] = None,
     outcome: Annotated[str, typer.Option(help="completed, agent_failed, agent_timeout, cancelled, ...")] = "completed",
@@ -87,9 +96,11 @@ def end(
 ) -> None:
     """End a session: its key dies, its rows are built.
 
-    Example: tugline gateway session end ses_... --reward 1.0 --part tests=1
+    Without SESSION it is the one of TUGLINE_SESSION, on the run of TUGLINE_RUN.
+
+    Example: tugline gateway session end --reward 1.0 --part tests=1
     """
-    with _client(run, as_json=as_json) as client:
+    with _client(run, as_json=as_json) as (client, _):
         view = client.end(session, reward, parts=_parts(part or []), outcome=outcome, reason=reason)
         _show(view, as_json=as_json)
 
@@ -97,7 +108,7 @@ def end(
 @app.command("show")
 def show(
     session: Id,
-    run: Run = None,
+    run: OwnRun = None,
     trajectory: Annotated[bool, typer.Option("--trajectory", help="Its training rows as JSON instead.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +116,7 @@ def show(
 
     Example: tugline gateway session show ses_... --json
     """
-    with _client(run, as_json=as_json) as client:
+    with _client(run, as_json=as_json) as (client, _):
         if trajectory:
             typer.echo(encode_trajectory(client.trajectory(session)))
         else:
@@ -125,7 +136,7 @@ def list_(
 
     Example: tugline gateway session list --state open
     """
-    with _client(run, as_json=as_json) as client:
+    with _client(run, as_json=as_json) as (client, _):
         page = client.list(state=state, group=group, limit=limit, after=after)
         if as_json:
             output.emit(page)
@@ -139,12 +150,12 @@ def list_(
 
 
 @app.command("delete")
-def delete(session: Id, run: Run = None, as_json: Json = False) -> None:
+def delete(session: Id, run: OwnRun = None, as_json: Json = False) -> None:
     """Cancel an open session, or remove the records of one that has ended.
 
     Example: tugline gateway session delete ses_...
     """
-    with _client(run, as_json=as_json) as client:
+    with _client(run, as_json=as_json) as (client, _):
         removed = client.delete(session)
         if as_json:
             output.emit({"session": session, "removed": removed})
@@ -152,23 +163,25 @@ def delete(session: Id, run: Run = None, as_json: Json = False) -> None:
             typer.echo(f"{session} {'removed' if removed else 'cancelled; delete it again to remove its records'}")
 
 
-def environment(session: str, env: Mapping[str, str]) -> str:
-    """Lines to paste into a shell."""
+def environment(session: str, env: Mapping[str, str], run: Path) -> str:
+    """Lines to paste into a shell. The last two are for `end`, `show` and `delete`."""
     lines = [f"# session {session}"]
     for key, value in env.items():
         if key in WHO:
             lines.append(f"# {WHO[key]}")
-        lines.append(f"export {key}={value}")
+        lines.append(f"export {key}={shlex.quote(value)}")
+    lines += [f"export TUGLINE_SESSION={shlex.quote(session)}", f"export TUGLINE_RUN={shlex.quote(str(run))}"]
     return "\n".join(lines)
 
 
 @contextmanager
-def _client(run: Path | None, *, as_json: bool) -> Iterator[ControlClient]:
-    """The control plane of a running gateway; its refusals end the command."""
+def _client(run: Path | None, *, as_json: bool) -> Iterator[tuple[ControlClient, Path]]:
+    """The control plane of a running gateway, and its run directory; its refusals end the command."""
     client = None
     try:
-        client = ControlClient.of_run((run or newest_control(Path("runs").absolute())).expanduser().absolute())
-        yield client
+        place = (run or newest_control(Path("runs").absolute())).expanduser().absolute()
+        client = ControlClient.of_run(place)
+        yield client, place
     except TuglineError as err:
         output.fail(err, as_json=as_json)
     finally:

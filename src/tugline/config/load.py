@@ -19,6 +19,8 @@ ENV_PREFIX = "TUGLINE_"
 ENV_ALIASES = {"TUGLINE_CACHE": "cache.dir"}
 ENV_FOREIGN = ("TUGLINE_TEST_", "TUGLINE_CAPTURES", "TUGLINE_WORKDIR")
 """Not settings: our tests' switches and what sandboxes tell their commands."""
+ENV_SESSION = frozenset({"TUGLINE_SESSION", "TUGLINE_RUN"})
+"""Not settings: which session `tugline gateway session end` means. Whole names: TUGLINE_RUN__N is a setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, object, str]]:
 
 def _from_env(env: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
     for name in sorted(env):
-        if not name.startswith(ENV_PREFIX) or name.startswith(ENV_FOREIGN):
+        if not name.startswith(ENV_PREFIX) or name.startswith(ENV_FOREIGN) or name in ENV_SESSION:
             continue
         yield ENV_ALIASES.get(name) or name[len(ENV_PREFIX) :].lower().replace("__", "."), env[name], name
 

@@ -59,6 +59,8 @@ def test_unknown_variables_are_errors_but_test_switches_are_not() -> None:
     with pytest.raises(ConfigError, match="TUGLINE_RUN__M"):
         load(None, {"TUGLINE_RUN__M": "1"}, {})
     load(None, {"TUGLINE_TEST_CACHE": "x", "PATH": "y"}, {})
+    told = {"TUGLINE_SESSION": "ses_1", "TUGLINE_RUN": "/r", "TUGLINE_RUN__N": "3"}
+    assert load(None, told, {}).settings.run.n == 3  # the first two are for `session end`
     assert load(None, {"TUGLINE_CACHE": "/c"}, {}).settings.cache.dir == "/c"
 
 
