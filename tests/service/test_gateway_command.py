@@ -59,7 +59,9 @@ def say_hi(env: dict[str, str]) -> dict[str, int]:
             {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]},
         ),
     }
-    return {name: httpx.post(url, headers=h, json=body, timeout=60).status_code for name, (url, h, body) in calls.items()}
+    return {
+        name: httpx.post(url, headers=h, json=body, timeout=60).status_code for name, (url, h, body) in calls.items()
+    }
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
