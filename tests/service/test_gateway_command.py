@@ -120,6 +120,9 @@ def test_sessions_from_the_command_line(
         assert done.exit_code == code, (args, done.output)
         return done.stdout
 
+    def ask_error(*args: str) -> str:
+        return str(json.loads(ask(*args, "--json", code=2))["error"]["message"])
+
     made = json.loads(
         ask("new", *run, "--group", "g", "--task", "t", "--name", "n", "--sampling", "temperature=0.5,max_tokens=9",
             "--ttl", "10m", "--max-turns", "3", "--metadata", '{"a": 1}', "--json")
@@ -141,9 +144,9 @@ def test_sessions_from_the_command_line(
     assert ask("list").count("running") == 2  # the newest run under runs/
     for wrong, code in (
         (("end", one), 1),
-        (("end", running[1]["session"], "--outcome", "won"), 1),
+        (("end", running[1]["session"], "--outcome", "won"), 2),
         (("end", running[1]["session"], "--part", "x"), 2),
-        (("end", running[1]["session"], "--reward", "nan"), 1),
+        (("end", running[1]["session"], "--reward", "nan"), 2),
         (("new", "--metadata", "[1]"), 2),
         (("new", "--sampling", "temp=1"), 2),
         (("new", "--ttl", "soon"), 2),
@@ -151,6 +154,20 @@ def test_sessions_from_the_command_line(
     ):
         said = json.loads(ask(*wrong, "--json", code=code))
         assert said["error"]["message"], wrong
+    for flag, value, hint in (
+        ("--media", "no", "omit, refuse"),
+        ("--constraints", "no", "refuse, ignore"),
+        ("--ttl", "10x", "10m"),
+        ("--max-turns", "0", "max_turns"),
+        ("--engine", "x", "none but the policy's"),
+    ):
+        message = json.loads(ask("new", flag, value, "--json", code=2))["error"]["message"]
+        assert hint in message and "limits." not in message, message
+    assert "completed, agent_failed" in ask_error("end", one, "--outcome", "succeeded")
+    assert "open, queued" in ask_error("list", "--state", "opn")
+    silent = CliRunner().invoke(app, ["gateway", "session", "end", running[1]["session"], "--reward", "1", "--json"])
+    assert silent.exit_code == 1 and json.loads(silent.stdout)["outcome"] == "engine_failed"
+    assert "made no call: check the URL" in silent.stderr and "reward was not kept" in silent.stderr
 
 
 def test_helpful_words_when_it_cannot_start(
@@ -166,6 +183,12 @@ def test_helpful_words_when_it_cannot_start(
             assert port in said and f"{flag} 0" in said
     assert not (tmp_path / "other" / "control.json").exists()
     tugline("gateway", "--engine", "scripted:/nope", "--out", str(tmp_path / "none"), "--json", check=2)
+
+
+def test_a_port_that_is_none_names_its_flag() -> None:
+    for flag in ("--port", "--control-port"):
+        done = CliRunner().invoke(app, ["gateway", flag, "70000", "--json"])
+        assert done.exit_code == 2 and json.loads(done.stdout)["error"]["message"].startswith(f"{flag}: 70000")
 
 
 def test_session_commands_without_a_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from tugline.cli.serving import ControlAddress, Serving, control_plane, serving
 from tugline.cli.show import show_proof, show_summary
 from tugline.cli.wiring import journal_of
 from tugline.config.load import Loaded, dump_toml
-from tugline.core.errors import TuglineError
+from tugline.core.errors import ConfigError, TuglineError
 from tugline.rollout.control_file import Control
 from tugline.rollout.endpoints import OpenedSession
 from tugline.rollout.options import SessionOptions
@@ -90,6 +90,8 @@ def gateway(
         return
     extra = (*(set_ or ()), *(() if port is None else (f"gateway.port={port}",)))
     try:
+        _check_port("--port", port)
+        _check_port("--control-port", control_port)
         flags = RunFlags(
             engine=engine,
             model=model,
@@ -106,6 +108,11 @@ def gateway(
     except TuglineError as err:
         output.fail(err, as_json=as_json)
     raise typer.Exit(code)
+
+
+def _check_port(flag: str, port: int | None) -> None:
+    if port is not None and not 0 <= port <= 65_535:
+        raise ConfigError(f"{port} is outside 0 .. 65535", where=flag)
 
 
 def serve_and_prove(request: GatewayRequest, *, as_json: bool) -> int:

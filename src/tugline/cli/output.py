@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from tugline.core.errors import ConfigError, TaskError, TuglineError
+from tugline.core.errors import BadRequest, ConfigError, TaskError, TuglineError
 
 OK, FAILED, USAGE = 0, 1, 2
 
@@ -28,7 +28,7 @@ def emit(value: object) -> None:
 
 def code_of(err: TuglineError) -> int:
     """Exit status for an error: 2 when the user has to change what was asked, else 1."""
-    return USAGE if isinstance(err, ConfigError | TaskError) else FAILED
+    return USAGE if isinstance(err, BadRequest | ConfigError | TaskError) else FAILED
 
 
 def fail(err: TuglineError, *, as_json: bool) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +13,13 @@ import typer
 
 from tugline.cli import output
 from tugline.cli.flags import SAMPLING_KEYS
-from tugline.config.values import convert
+from tugline.config.values import CHOICES, convert
 from tugline.core.errors import ConfigError, TuglineError
+from tugline.core.session import Outcome
 from tugline.rollout.control_client import ControlClient
 from tugline.rollout.control_file import newest_control
 from tugline.rollout.trajectory_json import encode_trajectory
+from tugline.rollout.views import STATES
 
 app = typer.Typer(no_args_is_help=True, help="Sessions of a running gateway: new, end, show, list, delete.")
 
@@ -64,6 +66,8 @@ def new(
     Example: eval "$(tugline gateway session new --group first --ttl 10m)"
     """
     with _client(run, as_json=as_json) as (client, place):
+        _one_of("--media", media, CHOICES["gateway.media"])
+        _one_of("--constraints", constraints, CHOICES["gateway.constraints"])
         options: dict[str, Any] = {
             "name": name,
             "group": group,
@@ -71,7 +75,7 @@ def new(
             **_sampling(sampling),
             "max_turns": max_turns,
             "max_tokens_per_session": max_tokens_per_session,
-            "ttl": None if ttl is None else convert("limits.agent_timeout", float, ttl, "--ttl"),
+            "ttl": _seconds(ttl),
             "engine": engine,
             "media": media,
             "constraints": constraints,
@@ -90,19 +94,25 @@ def end(
     run: OwnRun = None,
     reward: Annotated[float | None, typer.Option(help="What the verifier said.")] = None,
     part: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, a part of the reward; repeatable.")] = None,
-    outcome: Annotated[str, typer.Option(help="completed, agent_failed, agent_timeout, cancelled, ...")] = "completed",
+    outcome: Annotated[str, typer.Option(help=f"One of {', '.join(Outcome)}.")] = "completed",
     reason: Annotated[str | None, typer.Option(help="One line: why it did not complete.")] = None,
     as_json: Json = False,
 ) -> None:
-    """End a session: its key dies, its rows are built.
+    """End a session: its key dies, its rows are built. Exit 1 when its reward was not kept: no call was answered.
 
     Without SESSION it is the one of TUGLINE_SESSION, on the run of TUGLINE_RUN.
 
     Example: tugline gateway session end --reward 1.0 --part tests=1
     """
     with _client(run, as_json=as_json) as (client, _):
+        _one_of("--outcome", outcome, tuple(Outcome))
+        judged = reward is not None or bool(part)
         view = client.end(session, reward, parts=_parts(part or []), outcome=outcome, reason=reason)
         _show(view, as_json=as_json)
+        if view["outcome"] == Outcome.ENGINE_FAILED and outcome != Outcome.ENGINE_FAILED:
+            output.console().print(_not_kept(client.show(session), judged=judged), markup=False, style="yellow")
+            if judged:
+                raise typer.Exit(output.FAILED)
 
 
 @app.command("show")
@@ -126,7 +136,7 @@ def show(
 @app.command("list")
 def list_(
     run: Run = None,
-    state: Annotated[str | None, typer.Option(help="open, ended, or a state's own name.")] = None,
+    state: Annotated[str | None, typer.Option(help="open, queued, booting, ready, running, judging or ended.")] = None,
     group: Annotated[str | None, typer.Option(help="Of one group.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many.")] = 100,
     after: Annotated[str | None, typer.Option(help="Behind this session id.")] = None,
@@ -137,6 +147,7 @@ def list_(
     Example: tugline gateway session list --state open
     """
     with _client(run, as_json=as_json) as (client, _):
+        _one_of("--state", state, ("open", *STATES))
         page = client.list(state=state, group=group, limit=limit, after=after)
         if as_json:
             output.emit(page)
@@ -189,12 +200,35 @@ def _client(run: Path | None, *, as_json: bool) -> Iterator[tuple[ControlClient,
             client.close()
 
 
+def _not_kept(shown: Mapping[str, Any], *, judged: bool) -> str:
+    """Why a session that its opener called done has no part in training."""
+    why, usage = str(shown["reason"]), shown["usage"]
+    if not usage["calls"] and not usage["turns"]:
+        why = "the agent made no call: check the URL that it used, e.g. OPENAI_BASE_URL"
+    return f"warning: {why}{'; the reward was not kept' if judged else ''}"
+
+
 def _show(view: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         output.emit(view)
         return
     plain = {key: value for key, value in view.items() if value not in (None, {}, [])}
     typer.echo(output.table(plain))
+
+
+def _one_of(flag: str, value: str | None, choices: Sequence[str]) -> None:
+    if value is not None and value not in choices:
+        raise ConfigError(f"{value!r} is not one of {', '.join(choices)}", where=flag)
+
+
+def _seconds(ttl: str | None) -> float | None:
+    if ttl is None:
+        return None
+    try:
+        found = convert("limits.agent_timeout", float, ttl, "--ttl")  # a duration like this one
+    except ConfigError as err:
+        raise ConfigError(f"{ttl!r} is not a duration above 0 such as 90, 90s or 10m", where="--ttl") from err
+    return found if isinstance(found, float) else None
 
 
 def _sampling(text: str | None) -> dict[str, object]:
