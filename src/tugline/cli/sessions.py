@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 
 from tugline.cli import output
 from tugline.cli.flags import SAMPLING_KEYS
+from tugline.cli.session_text import described, listed
 from tugline.config.values import CHOICES, convert
 from tugline.core.errors import ConfigError, TuglineError
 from tugline.core.session import Outcome
@@ -152,10 +154,7 @@ def list_(
         if as_json:
             output.emit(page)
             return
-        for one in page["sessions"]:
-            how = one["outcome"] or one["state"]
-            reward = "" if one["reward"] is None else f"{one['reward']:g}"
-            typer.echo(f"{one['session']}  {how:<14} {reward:<8} {one['group']}#{one['index']}  {one['name'] or ''}")
+        typer.echo(listed(page["sessions"], time.time()))
         if page["next"]:
             output.console().print(f"more: --after {page['next']}")
 
@@ -212,8 +211,7 @@ def _show(view: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         output.emit(view)
         return
-    plain = {key: value for key, value in view.items() if value not in (None, {}, [])}
-    typer.echo(output.table(plain))
+    typer.echo(output.table(described(view, time.time())))
 
 
 def _one_of(flag: str, value: str | None, choices: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> N
     data = summary.as_json()
     grid = Table.grid(padding=(0, 2))
     outcomes = "  ".join(f"{k} {v}" for k, v in sorted(summary.sessions.items()))
-    grid.add_row("sessions", f"{summary.total}  ({outcomes})")
+    grid.add_row("sessions", f"{summary.total}  ({outcomes})" if summary.total else "none")
     if summary.attempts > summary.total:
         grid.add_row("attempts", f"{summary.attempts} (infrastructure failures are retried)")
     n = len(summary.rewards)
@@ -38,7 +38,7 @@ def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> N
     else:
         grid.add_row("reward", "none: no session was judged")
     rows = data["rows_per_session"]
-    grid.add_row("rows per session", f"{rows:.2f}" if isinstance(rows, float) else "no rows")
+    grid.add_row("rows per session", _rows_of(summary, rows))
     tokens = summary.tokens
     grid.add_row(
         "tokens",
@@ -58,6 +58,13 @@ def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> N
     for reason, count in summary.reasons.most_common(3):
         session = summary.example.get(reason, "")
         console.print(f"  {count} x {reason}  (e.g. sessions/{session}/)", markup=False, style="yellow")
+
+
+def _rows_of(summary: Summary, mean: object) -> str:
+    """Sessions without rows are not in the mean: say of how many it is."""
+    if not isinstance(mean, float):
+        return "no rows"
+    return f"{mean:.2f} ({summary.rows} rows of {summary.sessions_with_rows} sessions that have some)"
 
 
 def show_drift(console: Console, summary: Summary) -> None:
