@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tugline.cli import output
+from tugline.cli.checks import check_start
 from tugline.cli.flags import RunFlags, load_settings
 from tugline.core.errors import TuglineError
 
@@ -47,12 +48,12 @@ def check(
     file: Annotated[Path, typer.Argument(help="TOML file.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
-    """Exit 0 if the file is valid, 2 with file, key and line if not.
+    """Exit 0 if a start would take the file, 2 with file, key and line if not. Starts nothing.
 
     Example: tugline config check run.toml
     """
     try:
-        load_settings(file, RunFlags())
+        check_start(load_settings(file, RunFlags()))
     except TuglineError as err:
         output.fail(err, as_json=as_json)
     if as_json:

@@ -152,21 +152,27 @@ def check_routes(settings: Settings, tasks: tuple[Task, ...]) -> None:
                 raise ConfigError(f"no engine {route.engine!r} in [engines]; there are: {known}", where=where)
 
 
+def other_engine(settings: Settings, name: str, run_dir: Path) -> Engine:
+    """The engine `engines.NAME`, not started."""
+    one = settings.engines[name]
+    return make_engine(
+        one.spec,
+        model=_model_dir(one.model, f"engines.{name}.model"),
+        journal_dir=run_dir / "engines" / name,
+        device=one.device,
+        threads=one.threads,
+        slots=one.slots,
+        seed=settings.run.seed,
+    )
+
+
 @asynccontextmanager
 async def other_engines(settings: Settings, run_dir: Path) -> AsyncIterator[dict[str, Seat]]:
     """The engines beside the policy, started; their journals lie in RUN/engines/NAME."""
     seats: dict[str, Seat] = {}
     try:
-        for name, one in settings.engines.items():
-            engine = make_engine(
-                one.spec,
-                model=_model_dir(one.model, f"engines.{name}.model"),
-                journal_dir=run_dir / "engines" / name,
-                device=one.device,
-                threads=one.threads,
-                slots=one.slots,
-                seed=settings.run.seed,
-            )
+        for name in settings.engines:
+            engine = other_engine(settings, name, run_dir)
             seats[name] = Seat(engine, await asyncio.to_thread(chat_model, engine.info.model_dir))
             await engine.start()
         yield seats
