@@ -107,7 +107,7 @@ def test_what_people_see_can_be_pasted_into_a_shell(
     tugline("config", "show")  # the two are no settings
     assert any("Claude Code" in line for line in lines) and any("Gemini CLI" in line for line in lines)
     _, said = process.communicate("", timeout=30)  # closes standard input
-    assert process.returncode == 0 and "no call was" in said, said  # its records were removed
+    assert process.returncode == 0 and "no call was answered" in said, said  # its records were removed
 
 
 def test_sessions_from_the_command_line(
@@ -181,8 +181,13 @@ def test_helpful_words_when_it_cannot_start(
         for flag in ("--port", "--control-port"):
             said = json.loads(tugline("gateway", *other, flag, port, "--json", check=1).stdout)["error"]["message"]
             assert port in said and f"{flag} 0" in said
-    assert not (tmp_path / "other" / "control.json").exists()
+            assert not (tmp_path / "other").exists()
     tugline("gateway", "--engine", "scripted:/nope", "--out", str(tmp_path / "none"), "--json", check=2)
+    assert not (tmp_path / "none").exists()
+    assert (tmp_path / "run" / "run.db").is_file()
+    for wrong in (("--harness", "nope"), ("--model", "/nope"), ("--engine", "vlm"), ("--set", "models.routes.x=y")):
+        tugline("rollout", "copy-file-0", "--sandbox", "local", "--out", str(tmp_path / "none"), *wrong, check=2)
+        assert not (tmp_path / "none").exists(), wrong
 
 
 def test_a_port_that_is_none_names_its_flag() -> None:

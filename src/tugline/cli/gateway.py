@@ -19,6 +19,7 @@ import uvloop
 
 from tugline.cli import output, sessions
 from tugline.cli.flags import RunFlags, load_settings
+from tugline.cli.fresh import nothing_left
 from tugline.cli.runner import Rescored, orderly_end, rescore, run_dir
 from tugline.cli.serving import ControlAddress, Serving, control_plane, serving
 from tugline.cli.show import show_proof, show_summary
@@ -118,12 +119,13 @@ def _check_port(flag: str, port: int | None) -> None:
 def serve_and_prove(request: GatewayRequest, *, as_json: bool) -> int:
     """Serve until asked to stop. Exit status: 0 when the run's own proofs hold, 1 when one fails."""
     path = run_dir(request.loaded)
-    store = RunStore.open_or_create(path, dump_toml(request.loaded.settings))
     console = output.console()
-    for warning in store.warnings:
-        console.print(warning, markup=False, style="yellow")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, orderly_end():
-        rescored = runner.run(_serve(request, store, as_json=as_json))
+    with nothing_left(path):
+        store = RunStore.open_or_create(path, dump_toml(request.loaded.settings))
+        for warning in store.warnings:
+            console.print(warning, markup=False, style="yellow")
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, orderly_end():
+            rescored = runner.run(_serve(request, store, as_json=as_json))
     with RunStore.open(path, write=False) as reader:
         proof = prove_run(reader, journal_of(path))
         summary = summarise(reader)
@@ -133,7 +135,7 @@ def serve_and_prove(request: GatewayRequest, *, as_json: bool) -> int:
     if proof.calls_total:
         show_proof(console, proof, rescored)
     else:
-        console.print("no call was sampled: nothing to prove")
+        console.print("nothing to prove: no call was answered")
     console.print(f"[bold]{path}[/]", highlight=False)
     return output.OK if ok else output.FAILED
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import uvloop
 
 from tugline.cli import output
+from tugline.cli.fresh import nothing_left
 from tugline.cli.progress import Progress
 from tugline.cli.show import show_proof, show_summary
 from tugline.cli.wiring import journal_of, wired
@@ -60,21 +61,14 @@ def run_and_report(request: RunRequest, *, as_json: bool) -> int:
     """Exit status: 0 when the run's own proofs hold, 1 when one fails."""
     tasks = tuple(load_tasks(list(request.tasks), env=dict(os.environ)))
     path = run_dir(request.loaded)
-    store = RunStore.open_or_create(path, dump_toml(request.loaded.settings))
     console = output.console()
     settings = request.loaded.settings
     total = len(tasks) * settings.run.n
     if not as_json:
         console.print(f"run [bold]{path}[/]: {len(tasks)} tasks x {settings.run.n} sessions of {settings.harness.name}")
     begun = time.monotonic()
-    for warning in store.warnings:
-        console.print(warning, markup=False, style="yellow")
-    with (
-        Progress(console, total, quiet=as_json) as progress,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        orderly_end(),
-    ):
-        rescored = runner.run(_run(request, tasks, store, progress))
+    with nothing_left(path):
+        rescored = _run_all(request, tasks, path, quiet=as_json)
     with RunStore.open(path, write=False) as reader:
         proof = prove_run(reader, journal_of(path))
         summary = summarise(reader)
@@ -89,6 +83,19 @@ def run_and_report(request: RunRequest, *, as_json: bool) -> int:
         if request.next_steps:
             console.print(_next_steps(path), markup=False)
     return output.OK if ok else output.FAILED
+
+
+def _run_all(request: RunRequest, tasks: tuple[Task, ...], path: Path, *, quiet: bool) -> Rescored | None:
+    settings, console = request.loaded.settings, output.console()
+    store = RunStore.open_or_create(path, dump_toml(settings))
+    for warning in store.warnings:
+        console.print(warning, markup=False, style="yellow")
+    with (
+        Progress(console, len(tasks) * settings.run.n, quiet=quiet) as progress,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        orderly_end(),
+    ):
+        return runner.run(_run(request, tasks, store, progress))
 
 
 @contextmanager
