@@ -45,21 +45,31 @@ def test_own_agent(tmp_path: Path) -> None:
         assert [len(store.iter_turns(key.session_id)) for key in keys] == [2, 2, 2, 2]
 
 
-def test_an_sdk_agent_is_trained_unmodified(tmp_path: Path) -> None:
-    pytest.importorskip("agents", reason="needs openai-agents")
-    run = tmp_path / "run"
-    said = run_example("openai_agents_sdk.py", tmp_path, "--steps", "1", "--sessions", "8", "--out", str(run))
+def train_once(run: Path, cwd: Path) -> bool:
+    """One step of the example, and everything that holds of it. False when chance gave all sessions one reward: then
+    there is nothing to learn, and the weights stay as they are (one time in ten)."""
+    said = run_example("openai_agents_sdk.py", cwd, "--steps", "1", "--sessions", "8", "--out", str(run))
     assert "step 0: " in said and "policy versions [0]\n" in said and "policy versions [1]\n" in said
     apart = float(re.findall(r"differ by (\S+) nats", said)[0])
     assert apart < 1e-3
     tugline("verify", str(run))
+    groups: dict[str, set[int]] = {}
+    rewards: set[float | None] = set()
     with RunStore.open(run, write=False) as store:
-        groups: dict[str, set[int]] = {}
         for state, _ in store.sessions():
+            if state.key.group_id == "step-0":
+                rewards.add(getattr(state, "reward", None))
             for row in store.iter_traces(state.key.session_id):
                 groups.setdefault(state.key.group_id, set()).update(version for _, version in row.version_runs)
     assert groups == {"step-0": {0}, "step-1": {1}}
     before, after = PILOT / "model.safetensors", run / "weights" / "1" / "model.safetensors"
     with safe_open(before, "pt") as old, safe_open(after, "pt") as new:
         names = set(old.keys()) & set(new.keys())
-        assert names and any(bool((old.get_tensor(n) != new.get_tensor(n)).any()) for n in names)
+        changed = any(bool((old.get_tensor(n) != new.get_tensor(n)).any()) for n in names)
+    assert names and changed == (len(rewards) > 1)
+    return changed
+
+
+def test_an_sdk_agent_is_trained_unmodified(tmp_path: Path) -> None:
+    pytest.importorskip("agents", reason="needs openai-agents")
+    assert any(train_once(tmp_path / f"run{n}", tmp_path) for n in range(4))
