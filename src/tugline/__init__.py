@@ -7,7 +7,9 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "local_gateway", "open_gateway", "open_session"]
 
 _LAZY = {
+    "Gateway": "tugline.rollout.client",
     "LocalGateway": "tugline.cli.inprocess",
+    "Session": "tugline.rollout.client",
     "open_session": "tugline.rollout.client",
     "open_gateway": "tugline.rollout.client",
     "local_gateway": "tugline.cli.inprocess",

@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,14 +179,14 @@ def _stop_asked(*, watch_stdin: bool) -> Iterator[asyncio.Event]:
     yield stop
 
 
-def _wait_for_eof(loop: asyncio.AbstractEventLoop, asked: object) -> None:
+def _wait_for_eof(loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
     fd = sys.stdin.fileno()
     while True:
         select.select([fd], [], [])
         if not os.read(fd, 4096):
             break
     if not loop.is_closed():
-        loop.call_soon_threadsafe(asked)  # type: ignore[arg-type]
+        loop.call_soon_threadsafe(ended)
 
 
 def _say_ready(parts: Serving, control: Control, first: OpenedSession | None, *, as_json: bool) -> None:

@@ -47,7 +47,7 @@ class LocalGateway:
         plain = {("engine" if name == "engine_name" else name): value for name, value in options.items()}
         routes: Any = plain.pop("routes", ())
         made = tuple(ModelRoute(route["pattern"], route["engine"]) for route in routes)
-        return await self._serving.sessions.open(SessionOptions(**plain, routes=made))  # type: ignore[arg-type]
+        return await self._serving.sessions.open(SessionOptions(**plain, routes=made))  # type: ignore[arg-type]  # checked there
 
     async def end(
         self,
@@ -60,7 +60,7 @@ class LocalGateway:
     ) -> SessionView:
         """End a session. Raises BadRequest, NotFound, Conflict, StoreError."""
         known = [o for o in Outcome if o.value == outcome]
-        ending = Ending(reward, dict(parts or {}), known[0] if known else outcome, reason)  # type: ignore[arg-type]
+        ending = Ending(reward, dict(parts or {}), known[0] if known else outcome, reason)  # type: ignore[arg-type]  # refused by name
         return await self._serving.sessions.end(session, ending)
 
     async def trajectory(self, session: str) -> Trajectory:

@@ -1,4 +1,4 @@
-"""Provider APIs: bytes on the wire to and from our own values. Pure; one file per API."""
+"""Provider APIs: bytes on the wire to and from our own values. Pure; the files of an API begin with its name."""
 
 from tugline.core.contracts import Dialect
 from tugline.core.errors import NotFound

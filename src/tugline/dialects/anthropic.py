@@ -13,7 +13,7 @@ from tugline.dialects import anthropic_reply as spell
 from tugline.dialects import anthropic_wire as wire
 from tugline.dialects.anthropic_blocks import blocks
 from tugline.dialects.anthropic_decode import Decoders, assistant, to_request
-from tugline.dialects.wire import decode
+from tugline.dialects.wire import bearer, decode, error_headers
 
 COUNT = (("call", "count"),)
 REFUSED: Mapping[str, str] = {
@@ -54,11 +54,7 @@ class AnthropicDialect:
 
     def credential(self, headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
         """`x-api-key`, or the `Authorization: Bearer` of clients that have a token instead."""
-        key = headers.get("x-api-key", "").strip()
-        if key:
-            return key
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        return token.strip() or None if scheme.lower() == "bearer" else None
+        return headers.get("x-api-key", "").strip() or bearer(headers)
 
     def decode(self, body: bytes, params: Mapping[str, str]) -> Request:
         """Raises BadRequest / Unsupported with the field's path, for any bytes whatever."""
@@ -84,7 +80,7 @@ class AnthropicDialect:
 
     def error(self, err: TuglineError) -> tuple[int, dict[str, str], bytes]:
         """{"type": "error", "error": {type, message}} with the status that clients of this API act on."""
-        return err.status, spell.error_headers(err), self._encode(spell.error_body(err))
+        return err.status, error_headers(err), self._encode(spell.error_body(err))
 
     def stream_error(self, err: TuglineError, pending: Pending, beats: int = 0) -> bytes:
         """An error event; no message_stop follows."""

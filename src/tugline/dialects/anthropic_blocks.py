@@ -11,7 +11,7 @@ import msgspec
 from tugline.core.errors import BadRequest
 from tugline.core.items import Assistant, Item, System, ToolCall, ToolResult, UserMedia, UserText
 from tugline.dialects import anthropic_wire as wire
-from tugline.dialects.anthropic_names import Names
+from tugline.dialects.anthropic_names import BlockNames
 from tugline.dialects.wire import compact, decode, inline_media, linked_media
 
 MAX_DEPTH = 3
@@ -32,7 +32,7 @@ class BlockReader:
         self._value = msgspec.json.Decoder()
         self._wrapped = msgspec.json.Decoder(wire.Wrapped)
 
-    def system(self, content: wire.Content, path: str, names: Names) -> list[Item]:
+    def system(self, content: wire.Content, path: str, names: BlockNames) -> list[Item]:
         """One item per block of text."""
         if content is None or isinstance(content, str):
             return [] if content is None else [System(content)]
@@ -45,7 +45,7 @@ class BlockReader:
                 names.add(where, block.type)
         return items
 
-    def user(self, content: wire.Content, path: str, names: Names) -> list[Item]:
+    def user(self, content: wire.Content, path: str, names: BlockNames) -> list[Item]:
         """Text between other blocks is one item; media and results stand where they stood."""
         if content is None:
             raise BadRequest("Field required", path=f"{path}.content")
@@ -76,7 +76,7 @@ class BlockReader:
         flush()
         return items or [UserText("")]
 
-    def assistant(self, content: wire.Content, path: str, names: Names) -> Assistant:
+    def assistant(self, content: wire.Content, path: str, names: BlockNames) -> Assistant:
         """One model turn. null, "", [] and absent are the same."""
         if content is None or isinstance(content, str):
             return Assistant(text=content or None)
@@ -128,7 +128,7 @@ class BlockReader:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
-    def _result(self, block: wire.Block, path: str, names: Names) -> ToolResult:
+    def _result(self, block: wire.Block, path: str, names: BlockNames) -> ToolResult:
         """Its text joined, its media behind. That it is an error no chat template can show."""
         call_id = block.tool_use_id
         if not call_id:
@@ -149,7 +149,7 @@ class BlockReader:
         return ToolResult(call_id, "".join(text), None, tuple(media))
 
     def _parts(
-        self, block: wire.Block, path: str, where: str, names: Names, depth: int = 0
+        self, block: wire.Block, path: str, where: str, names: BlockNames, depth: int = 0
     ) -> Iterator[str | UserMedia]:
         """What a block shows, text and media in order. A block that shows nothing is named."""
         kind = block.type
@@ -178,7 +178,9 @@ class BlockReader:
         else:
             names.add(f"{where}:", kind)
 
-    def _inner(self, raw: msgspec.Raw, path: str, where: str, names: Names, depth: int) -> Iterator[str | UserMedia]:
+    def _inner(
+        self, raw: msgspec.Raw, path: str, where: str, names: BlockNames, depth: int
+    ) -> Iterator[str | UserMedia]:
         content = decode(self._content, raw, path)
         if isinstance(content, str):
             yield content

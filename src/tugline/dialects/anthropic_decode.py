@@ -15,12 +15,10 @@ from tugline.core.errors import BadRequest, Unsupported
 from tugline.core.items import Assistant, Head, Item, Options, Prefill, Request, Tool
 from tugline.dialects import anthropic_wire as wire
 from tugline.dialects.anthropic_blocks import BlockReader
-from tugline.dialects.anthropic_names import KeyReader, Names
-from tugline.dialects.wire import canonical_json, decode
+from tugline.dialects.anthropic_names import BlockNames, KeyReader
+from tugline.dialects.wire import canonical_json, check_sampling, decode
 
 MAX_STOPS = 64
-MAX_INTEGER = 2**53
-"""Beyond it a JavaScript client has already lost digits."""
 
 
 class Decoders:
@@ -43,7 +41,7 @@ def to_request(decoders: Decoders, data: bytes, params: Mapping[str, str]) -> Re
         raise BadRequest("Field required", path="max_tokens")
     if not body.messages:
         raise BadRequest("at least one message is required", path="messages")
-    names = Names()
+    names = BlockNames()
     tools = _tools(decoders, body.tools, names)
     options = _options(body, tools)
     items = _items(decoders, body, names)
@@ -53,10 +51,10 @@ def to_request(decoders: Decoders, data: bytes, params: Mapping[str, str]) -> Re
 
 def assistant(decoders: Decoders, message: wire.Message) -> Assistant:
     """One model turn as echoed, for our own replies."""
-    return decoders.blocks.assistant(message.content, "messages[]", Names())
+    return decoders.blocks.assistant(message.content, "messages[]", BlockNames())
 
 
-def _items(decoders: Decoders, body: wire.Body, names: Names) -> tuple[Item, ...]:
+def _items(decoders: Decoders, body: wire.Body, names: BlockNames) -> tuple[Item, ...]:
     read = decoders.blocks
     items: list[Item] = []
     if body.system:
@@ -78,7 +76,7 @@ def _items(decoders: Decoders, body: wire.Body, names: Names) -> tuple[Item, ...
     return tuple(items)
 
 
-def _continue_last(items: list[Item], names: Names) -> None:
+def _continue_last(items: list[Item], names: BlockNames) -> None:
     """The API goes on with a last assistant message. An empty one is as good as none."""
     last = items[-1]
     if not isinstance(last, Assistant) or last.calls or last.reasoning:
@@ -90,7 +88,7 @@ def _continue_last(items: list[Item], names: Names) -> None:
         items.pop()
 
 
-def _tools(decoders: Decoders, declared: list[wire.Tool] | None, names: Names) -> tuple[Tool, ...]:
+def _tools(decoders: Decoders, declared: list[wire.Tool] | None, names: BlockNames) -> tuple[Tool, ...]:
     """Tools with a schema of their own. Those that only Anthropic's servers or clients know are dropped by name."""
     tools = []
     for i, tool in enumerate(declared or ()):
@@ -114,12 +112,7 @@ def _tools(decoders: Decoders, declared: list[wire.Tool] | None, names: Names) -
 
 
 def _options(body: wire.Body, tools: tuple[Tool, ...]) -> Options:
-    if body.max_tokens is not None and not 1 <= body.max_tokens <= MAX_INTEGER:
-        raise BadRequest("must be at least 1", path="max_tokens")
-    if body.temperature is not None and not 0 <= body.temperature <= 100:
-        raise BadRequest("must be between 0 and 100", path="temperature")
-    if body.top_p is not None and not 0 <= body.top_p <= 1:
-        raise BadRequest("must be between 0 and 1", path="top_p")
+    check_sampling(("max_tokens", body.max_tokens), body.temperature, body.top_p)
     stop = tuple(body.stop_sequences or ())
     if len(stop) > MAX_STOPS:
         raise BadRequest(f"at most {MAX_STOPS} stop sequences", path="stop_sequences")

@@ -9,10 +9,8 @@ from msgspec import Raw
 
 from tugline.core.errors import BadRequest
 from tugline.dialects import anthropic_wire as wire
+from tugline.dialects.ignored import Names
 from tugline.dialects.wire import decode
-
-MAX_NAMES = 64
-"""Names listed; a hostile body may hold thousands. Also the longest part of a name, in characters."""
 
 TEXT_KEYS = frozenset({"type", "text"})
 BLOCK_KEYS: Mapping[str, frozenset[str]] = {
@@ -32,18 +30,10 @@ MESSAGE_KEYS = frozenset(wire.Message.__struct_fields__)
 Row = dict[str, Raw]
 
 
-class Names:
-    """Grows while a request is read: each name once, in the order found, at most MAX_NAMES."""
+class BlockNames(Names):
+    """Names found by several passes over one body."""
 
-    __slots__ = ("_found",)
-
-    def __init__(self) -> None:
-        self._found: dict[str, None] = {}
-
-    def add(self, where: str, what: str = "") -> None:
-        """`what` is the wire's own word, cut to a bounded length."""
-        if len(self._found) < MAX_NAMES:
-            self._found[where + what[:MAX_NAMES]] = None
+    __slots__ = ()
 
     def keys(self, where: str, row: Row, used: Collection[str]) -> None:
         """Add the keys of `row` that are not used and not null."""
@@ -53,7 +43,7 @@ class Names:
 
     def all(self) -> tuple[str, ...]:
         """In a fixed order, whatever the order of keys was."""
-        return tuple(sorted(self._found))
+        return tuple(sorted(super().all()))
 
 
 class KeyReader:
@@ -65,7 +55,7 @@ class KeyReader:
         self._row = msgspec.json.Decoder(Row)
         self._rows = msgspec.json.Decoder(list[Row])
 
-    def read(self, data: bytes, names: Names) -> None:
+    def read(self, data: bytes, names: BlockNames) -> None:
         """One pass over the body's structure; values without effect are skipped, not read."""
         body = decode(self._row, data)
         names.keys("", body, wire.Body.__struct_fields__)
@@ -79,11 +69,11 @@ class KeyReader:
         self._object("tool_choice.", body.get("tool_choice"), wire.ToolChoice.__struct_fields__, names)
         self._object("output_config.", body.get("output_config"), wire.OutputConfig.__struct_fields__, names)
 
-    def _object(self, where: str, raw: Raw | None, used: Collection[str], names: Names) -> None:
+    def _object(self, where: str, raw: Raw | None, used: Collection[str], names: BlockNames) -> None:
         if raw is not None and bytes(raw) != b"null":
             names.keys(where, decode(self._row, raw), used)
 
-    def _blocks(self, where: str, raw: Raw | None, names: Names) -> None:
+    def _blocks(self, where: str, raw: Raw | None, names: BlockNames) -> None:
         for row in self._list(raw):
             kind = bytes(row["type"]).decode("utf-8", "replace").strip('"')
             used = BLOCK_KEYS.get(kind)

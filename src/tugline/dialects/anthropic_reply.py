@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import msgspec
@@ -10,7 +9,6 @@ import msgspec
 from tugline.core.errors import (
     BadRequest,
     ContextOverflow,
-    EngineError,
     Forbidden,
     NotFound,
     Overloaded,
@@ -97,16 +95,6 @@ def error_body(err: TuglineError) -> wire.ErrorReply:
     elif isinstance(err, Overloaded):
         kind = "rate_limit_error"
     return wire.ErrorReply(wire.ErrorBody(kind, sound(text)))
-
-
-def error_headers(err: TuglineError) -> dict[str, str]:
-    """429 says when to come back; what is not worth another try says so."""
-    headers = {"content-type": "application/json"}
-    if isinstance(err, Overloaded):
-        headers["retry-after"] = f"{max(1, math.ceil(err.retry_after))}"
-    elif isinstance(err, EngineError) and not err.retryable:
-        headers["x-should-retry"] = "false"
-    return headers
 
 
 def _at_start(whole: wire.OutMessage) -> wire.OutUsage:

@@ -15,7 +15,7 @@ from tugline.dialects import chat_wire as wire
 from tugline.dialects.chat_decode import Decoders, assistant, to_request
 from tugline.dialects.openai_errors import ErrorReply, error_body, error_reply
 from tugline.dialects.sse import escape_separators, event, pieces
-from tugline.dialects.wire import decode
+from tugline.dialects.wire import bearer, decode
 
 
 class ChatDialect:
@@ -42,10 +42,7 @@ class ChatDialect:
 
     def credential(self, headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
         """`Authorization: Bearer KEY`, or the `api-key` that Azure clients send."""
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and key.strip():
-            return key.strip()
-        return headers.get("api-key", "").strip() or headers.get("x-api-key", "").strip() or None
+        return bearer(headers) or headers.get("api-key", "").strip() or headers.get("x-api-key", "").strip() or None
 
     def decode(self, body: bytes, params: Mapping[str, str]) -> Request:
         """Raises BadRequest / Unsupported with the field's path, for any bytes whatever."""

@@ -26,11 +26,9 @@ from tugline.core.items import (
     UserText,
 )
 from tugline.dialects import chat_wire as wire
-from tugline.dialects.wire import canonical_json, compact, decode, invalid, linked_media
+from tugline.dialects.wire import canonical_json, check_sampling, compact, decode, invalid, linked_media
 
 MAX_STOPS = 16
-MAX_INTEGER = 2**53
-"""Beyond it a JavaScript client has already lost digits."""
 MAX_IGNORED = 64
 """Names listed of keys that have no effect; a hostile body may hold thousands."""
 MEDIA = ("image_url", "input_audio", "file")
@@ -238,12 +236,7 @@ def _prefill(last: Item, index: int) -> Prefill:
 def _options(body: wire.Body) -> Options:
     name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    if asked is not None and not 1 <= asked <= MAX_INTEGER:
-        raise BadRequest("must be at least 1", path=name)
-    if body.temperature is not None and not 0 <= body.temperature <= 100:
-        raise BadRequest("must be between 0 and 100", path="temperature")
-    if body.top_p is not None and not 0 <= body.top_p <= 1:
-        raise BadRequest("must be between 0 and 1", path="top_p")
+    check_sampling((name, asked), body.temperature, body.top_p)
     if body.seed is not None and abs(body.seed) >= 2**63:
         raise BadRequest("must fit 64 bits", path="seed")
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from tugline.dialects.gemini_decode import ARRAY, assistant, to_request
 from tugline.dialects.gemini_fields import Decoders
 from tugline.dialects.gemini_turns import spelled
 from tugline.dialects.sse import escape_separators, event, pieces
-from tugline.dialects.wire import sound
+from tugline.dialects.wire import bearer, retry_after, sound
 
 VERSIONS = ("/v1beta", "/v1", "/v1alpha", "")
 """Some clients are given a base URL that ends with the version, or none at all."""
@@ -67,11 +66,7 @@ class GeminiDialect:
 
     def credential(self, headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
         """`x-goog-api-key`, `?key=`, or a bearer token."""
-        key = headers.get("x-goog-api-key", "").strip() or query.get("key", "").strip()
-        if key:
-            return key
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        return token.strip() or None if scheme.lower() == "bearer" else None
+        return headers.get("x-goog-api-key", "").strip() or query.get("key", "").strip() or bearer(headers)
 
     def decode(self, body: bytes, params: Mapping[str, str]) -> Request:
         """Raises BadRequest / Unsupported with the field's path, for any bytes whatever."""
@@ -103,7 +98,7 @@ class GeminiDialect:
         """{"error": {code, message, status, details}}, from which Google's clients take all they need to retry."""
         headers = {"content-type": "application/json; charset=UTF-8"}
         if isinstance(err, Overloaded):
-            headers["retry-after"] = f"{_seconds(err)}"
+            headers["retry-after"] = f"{retry_after(err)}"
         return err.status, headers, escape_separators(self._encode(_error(err)))
 
     def stream_error(self, err: TuglineError, pending: Pending, beats: int = 0) -> bytes:
@@ -171,10 +166,6 @@ def _split(part: wire.OutPart) -> Sequence[wire.OutPart]:
     return split
 
 
-def _seconds(err: Overloaded) -> int:
-    return max(1, math.ceil(err.retry_after))
-
-
 def _model(name: str, context: int) -> dict[str, Any]:
     bare = name.removeprefix("models/")
     return {
@@ -206,6 +197,6 @@ def _error(err: TuglineError) -> wire.OutErrorReply:
         violation = {"field": sound(err.path), "description": sound(message)}
         details.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": [violation]})
     if isinstance(err, Overloaded):
-        details.append({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{_seconds(err)}s"})
+        details.append({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{retry_after(err)}s"})
     status = STATUS.get(err.status, "INTERNAL")
     return wire.OutErrorReply(wire.OutError(err.status, sound(message), status, details))

@@ -10,14 +10,13 @@ from msgspec import Raw
 
 from tugline.core.errors import BadRequest, Unsupported
 from tugline.core.items import Assistant, Head, Item, Options, Request, System, Tool
-from tugline.dialects.gemini_fields import Decoders, Fields, Names, first
+from tugline.dialects.gemini_fields import Decoders, Fields, first
 from tugline.dialects.gemini_schema import respell, strict
 from tugline.dialects.gemini_turns import History
-from tugline.dialects.wire import canonical_json, decode
+from tugline.dialects.ignored import Names
+from tugline.dialects.wire import MAX_INTEGER, canonical_json, decode
 
 MAX_STOPS = 16
-MAX_INTEGER = 2**53
-"""Beyond it a JavaScript client has already lost digits."""
 ARRAY = "array"
 """Form of a streamed reply that a client wants as one JSON array."""
 

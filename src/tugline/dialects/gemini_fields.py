@@ -9,30 +9,10 @@ import msgspec
 from msgspec import Raw
 
 from tugline.core.errors import BadRequest
+from tugline.dialects.ignored import Names
 from tugline.dialects.wire import decode
 
 T = TypeVar("T")
-
-MAX_NAMES = 64
-"""Names listed of things without effect; a hostile body may hold thousands. Also the longest part of a name."""
-
-
-class Names:
-    """What has no effect, grown while a request is read: each name once, at most MAX_NAMES of them."""
-
-    __slots__ = ("_found",)
-
-    def __init__(self) -> None:
-        self._found: dict[str, None] = {}
-
-    def add(self, where: str, what: str = "") -> None:
-        """`what` is the wire's own word, cut to a bounded length."""
-        if len(self._found) < MAX_NAMES:
-            self._found[where + what[:MAX_NAMES]] = None
-
-    def all(self) -> tuple[str, ...]:
-        """In the order found."""
-        return tuple(self._found)
 
 
 class Decoders:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from tugline.core.errors import (
     BadRequest,
     ContextOverflow,
-    EngineError,
     Forbidden,
     NotFound,
     Overloaded,
@@ -18,7 +15,7 @@ from tugline.core.errors import (
     Unauthorized,
 )
 from tugline.dialects.sse import escape_separators
-from tugline.dialects.wire import sound
+from tugline.dialects.wire import error_headers, sound
 
 
 class ErrorBody(msgspec.Struct, gc=False):
@@ -33,16 +30,8 @@ class ErrorReply(msgspec.Struct, gc=False):
 
 
 def error_reply(err: TuglineError) -> tuple[int, dict[str, str], bytes]:
-    """(status, headers, {"error": {message, type, param, code}}) that OpenAI clients act on.
-
-    429 always says when to come back: a client may take one without `retry-after` for final.
-    """
-    headers = {"content-type": "application/json"}
-    if isinstance(err, Overloaded):
-        headers["retry-after"] = f"{max(1, math.ceil(err.retry_after))}"
-    elif isinstance(err, EngineError) and not err.retryable:
-        headers["x-should-retry"] = "false"
-    return err.status, headers, escape_separators(msgspec.json.encode(ErrorReply(error_body(err))))
+    """(status, headers, {"error": {message, type, param, code}}) that OpenAI clients act on."""
+    return err.status, error_headers(err), escape_separators(msgspec.json.encode(ErrorReply(error_body(err))))
 
 
 def error_body(err: TuglineError) -> ErrorBody:

@@ -12,14 +12,12 @@ from tugline.dialects import responses_wire as wire
 from tugline.dialects.responses_fields import Decoders, Fields, Ignored
 from tugline.dialects.responses_items import Reader
 from tugline.dialects.responses_tools import chosen, declared, offered
-from tugline.dialects.wire import canonical_json, decode
+from tugline.dialects.wire import canonical_json, check_sampling, decode
 
 COUNT = "count"
 """Route parameter of calls that only count: they need neither model nor input."""
 
 RESPONSE_PREFIX = "resp_"
-MAX_INTEGER = 2**53
-"""Beyond it a JavaScript client has already lost digits."""
 
 _USED = frozenset(wire.Body.__struct_fields__)
 
@@ -114,12 +112,7 @@ def _tools(decoders: Decoders, body: wire.Body, reader: Reader, ignored: Ignored
 
 def _options(body: wire.Body, choice: str) -> Options:
     asked = body.max_output_tokens
-    if asked is not None and not 1 <= asked <= MAX_INTEGER:
-        raise BadRequest("must be at least 1", path="max_output_tokens")
-    if body.temperature is not None and not 0 <= body.temperature <= 100:
-        raise BadRequest("must be between 0 and 100", path="temperature")
-    if body.top_p is not None and not 0 <= body.top_p <= 1:
-        raise BadRequest("must be between 0 and 1", path="top_p")
+    check_sampling(("max_output_tokens", asked), body.temperature, body.top_p)
     return Options(
         max_tokens=asked,
         temperature=body.temperature,

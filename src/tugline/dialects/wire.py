@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, TypeVar
 
 import msgspec
 
-from tugline.core.errors import BadRequest
+from tugline.core.errors import BadRequest, EngineError, Overloaded, TuglineError
 from tugline.core.items import UserMedia
 
 T = TypeVar("T")
 
+MAX_INTEGER = 2**53
+"""Beyond it a JavaScript client has already lost digits."""
 HALF_SURROGATE = "half_surrogate"
 """Code of a BadRequest whose cause may be half of a surrogate pair: `whole_characters` mends that."""
 
@@ -73,6 +77,39 @@ def canonical_json(value: Any, path: str) -> str:
         return msgspec.json.encode(value, order="deterministic").decode()
     except (OverflowError, RecursionError, ValueError) as err:
         raise BadRequest(f"cannot be written as JSON: {err}", path=path) from err
+
+
+def bearer(headers: Mapping[str, str]) -> str | None:
+    """The key of `Authorization: Bearer KEY`. Header names are lower case."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() or None if scheme.lower() == "bearer" else None
+
+
+def retry_after(err: Overloaded) -> int:
+    """Whole seconds to wait, at least one."""
+    return max(1, math.ceil(err.retry_after))
+
+
+def error_headers(err: TuglineError) -> dict[str, str]:
+    """Headers of an error that the SDKs of OpenAI and Anthropic act on: 429 always says when to come back, for a client
+    may take one without `retry-after` for final; what is not worth another try says so."""
+    headers = {"content-type": "application/json"}
+    if isinstance(err, Overloaded):
+        headers["retry-after"] = f"{retry_after(err)}"
+    elif isinstance(err, EngineError) and not err.retryable:
+        headers["x-should-retry"] = "false"
+    return headers
+
+
+def check_sampling(limit: tuple[str, int | None], temperature: float | None, top_p: float | None) -> None:
+    """`limit`: the wire's name for the most tokens, and what was asked. Raises BadRequest naming the field."""
+    name, asked = limit
+    if asked is not None and not 1 <= asked <= MAX_INTEGER:
+        raise BadRequest("must be at least 1", path=name)
+    if temperature is not None and not 0 <= temperature <= 100:
+        raise BadRequest("must be between 0 and 100", path="temperature")
+    if top_p is not None and not 0 <= top_p <= 1:
+        raise BadRequest("must be between 0 and 1", path="top_p")
 
 
 def sound(text: str) -> str:

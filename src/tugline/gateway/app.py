@@ -47,8 +47,10 @@ class Router:
         """Routes without a parameter, at most one per dialect: nearly all calls are to these."""
         for dialect in dialects:
             for route in dialect.routes:
+                if "{model}" in route.path:
+                    continue
                 known = self._plain.setdefault((route.method, route.path), [])
-                if "{model}" not in route.path and all(m.dialect is not dialect for m in known):
+                if all(m.dialect is not dialect for m in known):
                     known.append(Matched(dialect, route, dict(route.params)))
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -9,26 +10,15 @@ import msgspec
 import tugline
 from tugline.rollout.api import wire
 from tugline.rollout.endpoints import OpenedSession
+from tugline.rollout.manual import PAGE
 from tugline.rollout.trajectory_json import TrajectoryJson
-from tugline.rollout.views import Page, SessionView, Usage
+from tugline.rollout.views import STATES, Page, SessionView, Usage
 
 
-class Report(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Report(SessionView):
     """A session with its use and its transitions."""
 
-    session: str
-    group: str
-    task: str
-    index: int
-    attempt: int
-    name: str | None
-    state: str
-    changed: float
-    outcome: str | None
-    reward: float | None
-    parts: dict[str, float]
-    reason: str | None
-    metadata: dict[str, Any]
     usage: Usage
     history: tuple[tuple[str, float], ...]
     options: dict[str, Any]
@@ -103,9 +93,9 @@ def _operation(
 
 def _list_parameters() -> list[dict[str, Any]]:
     kinds: dict[str, dict[str, Any]] = {
-        "state": {"type": "string", "enum": ["open", "queued", "booting", "ready", "running", "judging", "ended"]},
+        "state": {"type": "string", "enum": ["open", *STATES]},
         "group": {"type": "string"},
-        "limit": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
+        "limit": {"type": "integer", "minimum": 1, "maximum": PAGE, "default": 100},
         "after": {"type": "string"},
     }
     return [{"name": name, "in": "query", "schema": schema} for name, schema in kinds.items()]
