@@ -35,12 +35,12 @@ class Place:
     role: Role = "main"
     thread: str = ""
     links: Links = ()
-    spawn: bool = False
-    """The first request of a new agent: another agent may have got the same words before."""
+    fresh: bool = False
+    """The first request of a new agent, or behind a new summary: it asks anew, whoever got the same words before."""
 
     def again(self, turn_id: str | None) -> Place:
         """The place of a request that was answered before, by that turn."""
-        if turn_id is None or self.spawn:
+        if turn_id is None or self.fresh:
             return self
         return replace(self, links=(*self.links, ("resample_of", turn_id)))
 
@@ -144,7 +144,7 @@ def _behind(summary: Turn, role: Role | None, scene: _Scene, attached: Attachmen
     if not known or reason == "root_unknown":
         reason = "root_compacted"
     links = _link("compaction_of", summary)
-    return Place(_because(attached, reason), role or _summed_up(by_id, summary), scene.thread, links)
+    return Place(_because(attached, reason), role or _summed_up(by_id, summary), scene.thread, links, not known)
 
 
 def _kept(turns: Mapping[str, Turn], turn: Turn) -> Role:
@@ -180,7 +180,7 @@ def _spawned(call: _Call | None, scene: _Scene, attached: Attachment) -> Place:
     if not again or reason == "root_unknown":
         reason = "root_subagent"
     links = _link("spawned_by", call.turn if call else None)
-    return Place(_because(attached, reason), "subagent", scene.thread, links, spawn=bool(call and call.free))
+    return Place(_because(attached, reason), "subagent", scene.thread, links, fresh=bool(call and call.free))
 
 
 def _spawner(scene: _Scene) -> _Call | None:
