@@ -39,14 +39,13 @@ def last_user(items: Sequence[Item]) -> str:
     return next((item.text for item in reversed(items) if isinstance(item, UserText)), "")
 
 
-def quotes(text: str, reply: str | None) -> bool:
-    """Whether a text holds a summary, whole or in part: harnesses drop what is not the summary itself."""
-    whole = (reply or "").strip()
-    if len(whole) < SHORTEST:
+def quotes(text: str, reply: str | None, whole: int = SHORTEST, line: int = LINE) -> bool:
+    """Whether a text holds a reply of at least `whole` characters, or a line of at least `line`: harnesses drop what
+    is not the summary itself."""
+    said = (reply or "").strip()
+    if len(said) < whole:
         return False
-    if whole in text:
-        return True
-    return any(len(line) >= LINE and " " in line and line in text for line in map(str.strip, whole.splitlines()))
+    return said in text or any(len(s) >= line and " " in s and s in text for s in map(str.strip, said.splitlines()))
 
 
 def sums_up(request: Request, turns: Iterable[Turn]) -> bool:

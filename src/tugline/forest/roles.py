@@ -22,7 +22,7 @@ NEWEST = 64
 """Turns that are looked at for the call that asked for a sub-agent, and for what a summary sums up."""
 
 UNNAMED_SUMMARY = 40
-"""Characters of a reply that, repeated whole in front of a new conversation, was its summary, whatever was asked."""
+"""Characters of a reply, or a line of it, that a new conversation is told: it was a summary, whatever was asked."""
 
 Links = tuple[tuple[str, str], ...]
 
@@ -124,7 +124,7 @@ def _root(scene: _Scene, attached: Attachment) -> Place:
 
 def _summary_before(scene: _Scene) -> Turn | None:
     """The compaction that a new conversation starts from: the newest of its thread that it repeats; else the newest
-    turn at all, if it says all of that turn's long reply in its own words."""
+    turn at all, if the harness repeats of its reply as its own words what it does not echo."""
     mine, text = scene.mine(), quotes.spoken(scene.request.items)
     for turn in reversed(mine):
         if turn.role == "compaction" and quotes.quotes(text, turn.echo.text):
@@ -132,9 +132,10 @@ def _summary_before(scene: _Scene) -> Turn | None:
     newest = next((turn for turn in reversed(mine) if turn.role in ("main", "subagent")), None)
     if newest is None or newest.echo.calls:
         return None
-    reply = (newest.echo.text or "").strip()
-    told = quotes.spoken(scene.request.items, ours=False)
-    return newest if len(reply) >= UNNAMED_SUMMARY and reply in told else None
+    reply, told = newest.echo.text, quotes.spoken(scene.request.items, ours=False)
+    if any(isinstance(item, Assistant) and item.text == reply for item in scene.request.items):
+        return None
+    return newest if quotes.quotes(told, reply, UNNAMED_SUMMARY, UNNAMED_SUMMARY) else None
 
 
 def _behind(summary: Turn, role: Role | None, scene: _Scene, attached: Attachment) -> Place:

@@ -7,14 +7,25 @@ requests; see `tugline.forest.roles`.
 from __future__ import annotations
 
 from tugline.core.contracts import RoleRule
-from tugline.harnesses.roles.claude_code import claude_code
-from tugline.harnesses.roles.codex import codex
-from tugline.harnesses.roles.gemini_cli import gemini_cli
-from tugline.harnesses.roles.opencode import opencode
-from tugline.harnesses.roles.openhands import openhands
-from tugline.harnesses.roles.pi import pi
-from tugline.harnesses.roles.qwen_code import qwen_code
-from tugline.harnesses.roles.terminus import terminus
+from tugline.harnesses.roles import (
+    claude_code,
+    codex,
+    gemini_cli,
+    opencode,
+    openhands,
+    pi,
+    qwen_code,
+    terminus,
+)
 
-RULES: tuple[RoleRule, ...] = (claude_code, codex, opencode, gemini_cli, qwen_code, pi, openhands, terminus)
+RULES: tuple[RoleRule, ...] = (
+    claude_code.rule,
+    codex.rule,
+    opencode.rule,
+    gemini_cli.rule,
+    qwen_code.rule,
+    pi.rule,
+    openhands.rule,
+    terminus.rule,
+)
 """Asked in this order; the first that knows a request decides."""

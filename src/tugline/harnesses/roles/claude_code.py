@@ -15,7 +15,7 @@ NESTED = "cc_is_subagent=true"
 TAGS = ("<analysis>", "<summary>")
 
 
-def claude_code(headers: Mapping[str, str], request: Request) -> Hint | None:
+def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
     """The main agent's thread is the session; agents below it have ids of their own."""
     session, named = headers.get(SESSION), headers.get(AGENT)
     nested = named is not None or _marked(request)

@@ -25,7 +25,7 @@ class _About(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_About)
 
 
-def codex(headers: Mapping[str, str], request: Request) -> Hint | None:
+def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
     """Every thread has an id; the window, counted up by a compaction, begins with it."""
     if not any(name in headers for name in (WINDOW, ABOUT, PARENT, SUBAGENT)):
         return None

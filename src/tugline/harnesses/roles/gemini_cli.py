@@ -16,7 +16,7 @@ SNAPSHOT = "<state_snapshot>"
 NOTES = ("scratchpad", "<analysis>")
 
 
-def gemini_cli(headers: Mapping[str, str], request: Request) -> Hint | None:
+def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
     """The role alone."""
     if not agent(headers).startswith(NAME):
         return None

@@ -16,10 +16,19 @@ class Opening:
     length: int
     digest: str
 
+    @classmethod
+    def of(cls, text: str) -> Opening:
+        """How texts begin that begin with this one."""
+        return cls(len(text), _digest(text))
+
     def opens(self, text: str) -> bool:
         """Whether the text begins so, but for blanks in front."""
         start = text[: self.length + 80].lstrip()[: self.length]
-        return blake2b(start.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() == self.digest
+        return _digest(start) == self.digest
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def system(request: Request) -> str:

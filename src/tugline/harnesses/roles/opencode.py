@@ -15,7 +15,7 @@ TITLE = Opening(25, "626a38ce07a6da56")
 SUMMARY = Opening(38, "20cf23f5661f9bcd")
 
 
-def opencode(headers: Mapping[str, str], request: Request) -> Hint | None:
+def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
     """A session is a thread; a sub-agent's names its parent."""
     if not agent(headers).startswith(NAME) and PARENT not in headers:
         return None

@@ -10,7 +10,7 @@ from tugline.core.roles import Hint
 TITLE, NAME = "x-title", "OpenHands"
 
 
-def openhands(headers: Mapping[str, str], request: Request) -> Hint | None:
+def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
     """The role alone."""
     if headers.get(TITLE) != NAME:
         return None

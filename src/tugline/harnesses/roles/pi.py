@@ -12,7 +12,7 @@ NAME = "pi/"
 SUMMARY = Opening(42, "5068355638062958")
 
 
-def pi(headers: Mapping[str, str], request: Request) -> Hint | None:
+def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
     """The role alone."""
     if not agent(headers).startswith(NAME):
         return None

@@ -18,7 +18,7 @@ FIRST_WORDS = 120
 """Characters of a system text in which an agent says what it is."""
 
 
-def qwen_code(headers: Mapping[str, str], request: Request) -> Hint | None:
+def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
     """The role alone."""
     if not agent(headers).startswith(NAME):
         return None

@@ -12,6 +12,6 @@ SESSION = "x-session-id"
 _STEP = re.compile(r".*-summarization-\d+-(?:summary|questions|answers)", re.DOTALL)
 
 
-def terminus(headers: Mapping[str, str], request: Request) -> Hint | None:
+def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
     """The role alone: the conversation goes on under the session's own name."""
     return Hint("compaction") if _STEP.fullmatch(headers.get(SESSION, "")) else None
