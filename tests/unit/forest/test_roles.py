@@ -59,6 +59,12 @@ def test_a_title_is_auxiliary_and_belongs_to_the_newest_main_turn() -> None:
     assert (turn.role, talk.reason, turn.links) == ("auxiliary", "root_aux", (("aux_of", "turn_0"),))
 
 
+def test_a_title_that_is_given_the_conversation_is_no_compaction() -> None:
+    talk = Talk()
+    history = begun(talk)
+    assert talk.ask([*history, user("Give this a title.")], say("Greeting"), head=NONE).role == "auxiliary"
+
+
 def test_a_side_job_is_auxiliary_though_it_asks_for_a_summary_of_something_else() -> None:
     talk = Talk()
     begun(talk)
@@ -232,6 +238,38 @@ def test_a_sub_agent_whose_conversation_was_compacted_stays_one() -> None:
     talk.ask([*first, say("I list them for you."), user("Write it down")], say(SUMMARY), Hint("compaction"), OTHER)
     turn = talk.ask([user(SUMMARY)], say("ok"), head=OTHER)
     assert (turn.role, talk.reason, turn.link("compaction_of")) == ("subagent", "root_compacted", "turn_2")
+
+
+def test_a_sub_agent_whose_conversation_was_summed_up_apart_stays_one() -> None:
+    talk = Talk()
+    talk.ask([TASK], calling("agent", prompt="List all the files here."))
+    first = [user("List all the files here."), say("I list them for you.")]
+    talk.ask(first[:1], say("I list them for you."), head=OTHER)
+    summary = talk.ask([*first, user("Sum up this conversation.")], say(SUMMARY), head=NONE)
+    assert (summary.role, summary.links) == ("compaction", (("compaction_of", "turn_1"),))
+    assert talk.ask([user(SUMMARY)], say("ok"), head=OTHER).role == "subagent"
+
+
+def test_a_sub_agent_told_in_other_words_comes_of_the_newest_call_of_its_parent_thread() -> None:
+    talk = Talk()
+    main, other = Hint(None, "m"), Hint("subagent", "x", "m")
+    talk.ask([TASK], calling("agent", kind="a very general one"), main)
+    talk.ask([user("in x")], calling("agent", kind="not the right one"), other)
+    talk.ask([TASK, user("and?")], say("I wait for it."), main)
+    turn = talk.ask([user("told otherwise")], say("ok"), Hint("subagent", "a", "m"))
+    assert turn.links == (("spawned_by", "turn_0"),)
+    talk.ask([TASK, user("so?")], calling("agent", kind="the next one of them"), main)
+    changed = talk.ask([user("told otherwise"), user("more")], say("ok"), Hint("subagent", "a", "m"), OTHER)
+    assert changed.links == (("spawned_by", "turn_0"),), "it was called for once"
+
+
+def test_a_conversation_that_echoes_turns_is_not_a_new_agent_whatever_it_quotes() -> None:
+    talk = Talk()
+    said = calling("note", text="Greet the reader in verse.")
+    talk.ask([TASK], said)
+    edited = [TASK, Assistant("Noted."), user("Greet the reader in verse.")]
+    turn = talk.ask(edited, say("ok"))
+    assert (turn.role, talk.reason) == ("main", "root_history_changed")
 
 
 def test_without_headers_a_sub_agent_is_known_by_the_call_that_it_was_told() -> None:
