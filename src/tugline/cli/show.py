@@ -45,6 +45,7 @@ def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> N
         f"{tokens['sampled']} sampled, {tokens['trained']} trained, "
         f"{tokens['prompt_new']} of {tokens['prompt']} prompt tokens were new",
     )
+    grid.add_row("turns", "  ".join(f"{role} {n}" for role, n in summary.roles.most_common()) or "none")
     for name in ("booting", "running", "judging"):
         if summary.stages.get(name):
             values = sorted(summary.stages[name])
@@ -71,7 +72,13 @@ def show_drift(console: Console, summary: Summary) -> None:
     """The drift table: every deviation is counted and named, and so is what requests held without effect."""
     if not summary.drift:
         console.print("drift: none")
-    for title, unit, found in (("drift", "turns", summary.drift), ("without effect here", "calls", summary.ignored)):
+    tables = (
+        ("drift", "turns", summary.drift),
+        ("without effect here", "calls", summary.ignored),
+        ("new conversations", "calls", summary.roots),
+        ("links", "turns", summary.links),
+    )
+    for title, unit, found in tables:
         if found:
             table = Table(title, unit, box=None, pad_edge=False)
             for name, n in found.most_common():

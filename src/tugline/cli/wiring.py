@@ -24,6 +24,7 @@ from tugline.engines.modeldir import read_model_dir
 from tugline.gateway.delivery import Timing
 from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
 from tugline.harnesses import harness as find_harness
+from tugline.harnesses.roles import RULES
 from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
 from tugline.sandboxes import provider as sandbox_provider
@@ -267,7 +268,7 @@ async def wired(
         await provider.reap()
         await engine.start()
         others = await stack.enter_async_context(other_engines(settings, run_dir))
-        gateway = LocalGateway(engine, model, store, served_dialects(), options, others=others)
+        gateway = LocalGateway(engine, model, store, served_dialects(), options, others=others, roles=RULES)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         parts = Parts(

@@ -15,6 +15,7 @@ from tugline.core.clock import Deadline
 from tugline.core.columns import Floats, Ids
 from tugline.core.errors import TuglineError
 from tugline.core.items import Assistant, Pending, Reply, Request
+from tugline.core.roles import Hint
 from tugline.core.task import Environment, Task
 from tugline.core.task import ModelRoute as ModelRoute
 from tugline.core.turn import CallOutcome, CallRecord, Finish, Sampling, Turn
@@ -355,6 +356,14 @@ class Harness(Protocol):
 
     def failure(self, exit: Exit, log: bytes) -> str | None:
         """One line when the agent itself failed, from its exit status and the tail of its log; None if it finished."""
+        ...
+
+
+class RoleRule(Protocol):
+    """What one harness's requests say of themselves. Pure, total and quick: it sees every request of every agent."""
+
+    def __call__(self, headers: Mapping[str, str], request: Request) -> Hint | None:
+        """None for a request of another harness. Header names are lower case."""
         ...
 
 

@@ -178,7 +178,7 @@ class GatewayApp:
                 return
             params = {**matched.params, **{f"?{name}": value for name, value in query.items()}}
             serve = self._delivery.count if matched.route.kind == "count" else self._delivery.serve
-            await serve(session, Incoming(dialect, path, params, body), conn)
+            await serve(session, Incoming(dialect, path, params, body, headers), conn)
         finally:
             share.release()
 

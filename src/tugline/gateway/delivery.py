@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile, takewhile
 
 from tugline.core.columns import count
-from tugline.core.contracts import Dialect
+from tugline.core.contracts import Dialect, RoleRule
 from tugline.core.errors import BadRequest, EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
 from tugline.core.items import Item, Pending, Reply, Request, System
+from tugline.core.roles import first_hint
 from tugline.core.turn import CallOutcome, CallRecord
 from tugline.dialects.wire import HALF_SURROGATE, whole_characters
 from tugline.forest.attach import Attachment
 from tugline.forest.retries import Join, Replay
+from tugline.forest.roles import Place, place
 from tugline.gateway.admission import check_length, check_request, engine_for
 from tugline.gateway.connection import Connection
 from tugline.gateway.exchange import Deps, Inbound, Produced, make_prompt, outcome_of, produce
@@ -60,13 +62,16 @@ class Incoming:
     path: str
     params: dict[str, str]
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Names in lower case."""
 
 
 class Delivery:
     """Serves generate calls of all sessions of a gateway."""
 
-    def __init__(self, lanes: Mapping[str, Deps], timing: Timing) -> None:
+    def __init__(self, lanes: Mapping[str, Deps], timing: Timing, roles: Sequence[RoleRule] = ()) -> None:
         """`lanes`: what calls to each engine need; "" is the policy."""
+        self._roles = tuple(roles)
         self._lanes = lanes
         self._deps = lanes[""]
         self._timing = timing
@@ -80,18 +85,18 @@ class Delivery:
         dialect = incoming.dialect
         try:
             with boundary(TuglineError, "internal error"):
-                lane, request, attached = await self._read(session, incoming)
+                lane, request, placed = await self._read(session, incoming)
         except TuglineError as err:
             session.last_error = describe(err)
             self._count(session, dialect, CallOutcome.REJECTED)
             await self._refuse(conn, dialect, err)
             return
         pending = Pending(new_id("turn").removeprefix("turn_"), request.model, int(started), request)
-        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane)
+        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane, placed)
         self._deps.metrics.running.inc()
         watcher = asyncio.ensure_future(conn.watch())
         try:
-            await self._answer(session, call, attached, conn)
+            await self._answer(session, call, placed.attached, conn)
         finally:
             watcher.cancel()
             self._deps.metrics.running.dec()
@@ -108,11 +113,11 @@ class Delivery:
         dialect = incoming.dialect
         try:
             with boundary(TuglineError, "internal error"):
-                lane, request, attached = await self._read(session, incoming)
+                lane, request, placed = await self._read(session, incoming)
                 deps = self._lanes[lane.engine]
                 check_request(session.policy, request)
                 prompt = await asyncio.get_running_loop().run_in_executor(
-                    deps.pool, make_prompt, lane.forest, request, attached, deps
+                    deps.pool, make_prompt, lane.forest, request, placed.attached, deps
                 )
                 body = dialect.counted(count(prompt.ids))
         except TuglineError as err:
@@ -120,32 +125,33 @@ class Delivery:
             await self._refuse(conn, dialect, err)
             return
         pending = Pending(call_id, request.model, int(started), request)
-        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane)
+        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane, placed)
         with contextlib.suppress(StoreError):
             await self._deps.log.commit(_side_record(session, call, None, CallOutcome.SIDE), None)
         self._count(session, dialect, CallOutcome.SIDE)
         await conn.whole(200, {"content-type": "application/json"}, body)
 
-    async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Lane, Request, Attachment]:
+    async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Lane, Request, Place]:
         begun = time.perf_counter()
         if len(incoming.body) <= BIG_BODY:
-            read = self._attached(session, _decoded(incoming))
+            read = self._placed(session, incoming, _decoded(incoming))
         else:
             loop = asyncio.get_running_loop()
             request = await loop.run_in_executor(self._deps.pool, _decoded, incoming)
-            read = await loop.run_in_executor(self._deps.pool, self._attached, session, request)
+            read = await loop.run_in_executor(self._deps.pool, self._placed, session, incoming, request)
         self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
         if session.closing:  # before its body had come, or while it was decoded
             raise Forbidden("this session has ended; its key is no longer valid")
         return read
 
-    def _attached(self, session: OpenSession, request: Request) -> tuple[Lane, Request, Attachment]:
-        """Where a request belongs: its engine's lane, the history it names, the turn it continues."""
+    def _placed(self, session: OpenSession, incoming: Incoming, request: Request) -> tuple[Lane, Request, Place]:
+        """Where a request belongs: its engine's lane, the history it names, the turn it continues, its role."""
         lane = session.lanes[engine_for(session.policy, request.model)]
         check_length(request, self._lanes[lane.engine].engine.info.context)
         if request.previous is not None:
             request = replace(request, items=_continued(lane, request))
-        return lane, request, lane.forest.attach(request)
+        hint = first_hint(self._roles, incoming.headers, request)
+        return lane, request, place(lane.forest, request, lane.forest.attach(request), hint, session.lanes[""].forest)
 
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
         lane = call.lane
@@ -176,6 +182,7 @@ class Delivery:
 
     def _begin(self, session: OpenSession, call: Inbound, attached: Attachment) -> Running:
         admitted = asyncio.Event()
+        call = replace(call, place=call.place.again(call.lane.retries.answered(attached.fingerprint)))
         task = asyncio.ensure_future(produce(session, call, attached, self._lanes[call.lane.engine], admitted.set))
         running = self._running[call.call_id] = Running(call.call_id, task, admitted, call.pending)
         session.tasks.add(task)

@@ -24,6 +24,7 @@ from tugline.core.items import Assistant, Options, Pending, Reply, Request, Tool
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
 from tugline.forest.check import check_sample
 from tugline.forest.forest import Attachment, Forest
+from tugline.forest.roles import Place, links_at_commit
 from tugline.gateway.admission import admit, admit_elsewhere, check_budget, check_request
 from tugline.gateway.metrics import Metrics
 from tugline.gateway.session import Lane, OpenSession
@@ -72,6 +73,7 @@ class Inbound:
     request: Request
     pending: Pending
     lane: Lane
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,9 @@ def _make_turn(
         drift=prompt.drift + parsed.drift + _unasked(call.request.options, assistant),
         untrainable=check_sample(request, taken, info),
         engine=call.lane.engine,
+        role=call.place.role,
+        thread=call.place.thread,
+        links=links_at_commit(call.place, session.lanes[""].forest),
     )
     return turn, reply
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from tugline.core.contracts import Access, CallLog, Dialect, Engine, Policy, SessionCalls
+from tugline.core.contracts import Access, CallLog, Dialect, Engine, Policy, RoleRule, SessionCalls
 from tugline.core.errors import ConfigError, RunError
 from tugline.forest.forest import Forest
 from tugline.gateway.app import GatewayApp, Router
@@ -55,7 +55,7 @@ class Seat:
 class LocalGateway:
     """Implements core SessionGate in this process."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last two are asked for by name
         self,
         engine: Engine,
         model: ChatModel,
@@ -64,8 +64,10 @@ class LocalGateway:
         options: GatewayOptions = GatewayOptions(),
         *,
         others: Mapping[str, Seat] = MappingProxyType({}),
+        roles: Sequence[RoleRule] = (),
     ) -> None:
-        """`others`: engines that sessions may route model names to. The caller starts and closes every engine."""
+        """`others`: engines that sessions may route model names to. The caller starts and closes every engine.
+        `roles`: what is known of the requests of certain harnesses; without a rule their form alone decides."""
         self.metrics = Metrics()
         self._options = options
         self._log = log
@@ -76,7 +78,7 @@ class LocalGateway:
         self._secrets = SecretTable()
         self._sessions: dict[str, OpenSession] = {}
         self._closed: dict[str, SessionCalls] = {}
-        self._delivery = Delivery(self._lanes, options.timing)
+        self._delivery = Delivery(self._lanes, options.timing, roles)
         self._app = GatewayApp(
             Router(tuple(dialects)),
             self._secrets,

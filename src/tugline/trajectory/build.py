@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tugline.core.columns import count
@@ -69,7 +69,7 @@ def build(
         failure=FAILURE_OF[session.outcome],
         reward=session.reward,
         reward_parts=dict(session.reward_parts),
-        traces=weigh(traces),
+        traces=weigh([replace(trace, links=_links(trace, by_id, owner)) for trace in traces]),
         untrained=dict(sorted(untrained.items())),
     )
 
@@ -98,7 +98,7 @@ def _trace(session: SessionFacts, path: Sequence[Turn], mine: set[str], owner: d
         trace_id=f"trace_{last.turn_id.removeprefix('turn_')}",
         session_id=session.session_id,
         group_id=session.group_id,
-        kind=last.role,
+        kind=next(turn.role for turn in path if turn.turn_id in mine),
         parent=parent,
         order=order,
         token_ids=columns.token_ids,
@@ -111,3 +111,15 @@ def _trace(session: SessionFacts, path: Sequence[Turn], mine: set[str], owner: d
         level=level_of(path),
         drift=drift_of(path, mine),
     )
+
+
+def _links(trace: Trace, turns: Mapping[str, Turn], owner: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The links of a row's own turns, to the rows that train the other ends. Without repeats, in order."""
+    found: dict[tuple[str, str], None] = {}
+    for span in trace.spans:
+        if span.trained:
+            for name, turn_id in turns[span.turn_id].links:
+                row = owner.get(turn_id)
+                if row is not None and row != trace.trace_id:
+                    found[name, row] = None
+    return tuple(found)
