@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
+from tugline.cli.edits import edit_policy, text_filters
 from tugline.config.types import Settings
 from tugline.core.contracts import Dialect, Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
 from tugline.core.errors import ConfigError, boundary
@@ -134,6 +135,9 @@ def policy_of(settings: Settings) -> Policy:
         media="refuse" if settings.gateway.media == "refuse" else "omit",
         constraints="ignore" if settings.gateway.constraints == "ignore" else "refuse",
         routes=tuple(ModelRoute(pattern, engine) for pattern, engine in settings.models.routes.items()),
+        history_reasoning="template" if settings.edits.history_reasoning == "template" else "keep",
+        edits=edit_policy(settings),
+        filters=text_filters(settings),
     )
 
 

@@ -145,7 +145,8 @@ class Delivery:
         check_length(request, self._lanes[lane.engine].engine.info.context)
         if request.previous is not None:
             request = replace(request, items=_continued(lane, request))
-        return lane, request, lane.forest.attach(request)
+        attached = lane.forest.attach(request, session.rules)
+        return lane, request if attached.head is None else replace(request, head=attached.head), attached
 
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
         lane = call.lane
