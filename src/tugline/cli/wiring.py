@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from tugline.cli.edits import edit_policy, text_filters
+from tugline.config.load import load
 from tugline.config.types import Settings
 from tugline.core.contracts import Dialect, Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
 from tugline.core.errors import ConfigError, boundary
@@ -97,6 +98,25 @@ def chat_model(path: Path) -> ChatModel:
             specials=dict(files.specials),
         )
     )
+
+
+def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
+    """Chat models of a stored run's engines by name, "" = the policy, each loaded once. The function raises ConfigError
+    for an engine or model directory that is not there."""
+    settings = load(run_dir / "run.toml", {}, {}).settings
+    loaded: dict[str, ChatModel] = {}
+
+    def find(engine: str) -> ChatModel:
+        if engine not in loaded:
+            known = settings.engines.get(engine, settings.engine if not engine else None)
+            if known is None:
+                raise ConfigError(f"the run's settings name no engine {engine!r}", where=str(run_dir / "run.toml"))
+            loaded[engine] = chat_model(
+                _model_dir(known.model, f"engines.{engine}.model" if engine else "engine.model")
+            )
+        return loaded[engine]
+
+    return find
 
 
 def engine_for(settings: Settings, run_dir: Path) -> Engine:

@@ -19,26 +19,45 @@ Children = Callable[[str | None], Sequence[Turn]]
 """The turns that extend one (None: the roots), in commit order."""
 
 
-def drift_of_tail(
-    parent: str | None, tail: Sequence[Item], children: Children, rules: Rules = DEFAULT
-) -> tuple[str, ...]:
-    """Drift names of a tail that attached at `parent` (None: nowhere): edit_honoured with what was changed,
-    foreign_assistant, turn_deleted. Sorted, without repeats."""
-    found: set[str] = set()
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The assistant turns of a tail, each with the turn of ours that it was, if any; the last of those (else what the
+    tail attached at), and the items behind it."""
+
+    said: tuple[tuple[Assistant, Turn | None], ...]
+    last: str | None
+    rest: tuple[Item, ...]
+
+
+def trace(parent: str | None, tail: Sequence[Item], children: Children, rules: Rules = DEFAULT) -> Traced:
+    """Where the assistant turns of a tail that attached at `parent` (None: nowhere) come from."""
+    said: list[tuple[Assistant, Turn | None]] = []
     at, between = parent, list[Item]()
     for item in tail:
         if not isinstance(item, Assistant):
             between.append(item)
             continue
         origin = _origin(item, between, _Prompt(at is None, rules), children(at))
+        said.append((item, origin))
+        at, between = (at, [*between, item]) if origin is None else (origin.turn_id, [])
+    return Traced(tuple(said), at, tuple(between))
+
+
+def drift_of_tail(
+    parent: str | None, tail: Sequence[Item], children: Children, rules: Rules = DEFAULT
+) -> tuple[str, ...]:
+    """Drift names of a tail that attached at `parent` (None: nowhere): edit_honoured with what was changed,
+    foreign_assistant, turn_deleted. Sorted, without repeats."""
+    found: set[str] = set()
+    traced = trace(parent, tail, children, rules)
+    for item, origin in traced.said:
         if origin is None:
             found.add("foreign_assistant")
-            between.append(item)
             continue
         changed = changes(origin.said, item) or tuple(rules.honoured.intersection(edits(origin.said, item)))
         found.update(("edit_honoured", *changed) if changed else ())
-        at, between = origin.turn_id, []
-    if any(_left_out(turn, between, _Prompt(at is None, rules)) for turn in children(at)):
+    prompt = _Prompt(traced.last is None, rules)
+    if any(_left_out(turn, traced.rest, prompt) for turn in children(traced.last)):
         found.add("turn_deleted")
     return tuple(sorted(found))
 
