@@ -32,6 +32,7 @@ from tugline.sandboxes import provider as sandbox_provider
 from tugline.store import RunStore
 from tugline.tokens.model import ChatFiles, ChatModel
 from tugline.trajectory.build import SessionFacts, build
+from tugline.trajectory.merge import strategy_for
 from tugline.trajectory.rows import undelivered_turns
 from tugline.verifiers import verifier_for
 
@@ -260,7 +261,7 @@ def make_trajectory(
         reward_parts=dict(ended.reward_parts),
         logprob_kind=logprob_kind,
     )
-    return build(facts, turns, undelivered_turns(turns, calls))
+    return build(facts, turns, undelivered_turns(turns, calls), strategy_for(turns))
 
 
 @asynccontextmanager
