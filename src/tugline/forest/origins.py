@@ -81,9 +81,12 @@ def retained(parent: str | None, tail: Sequence[Item], children: Children, rules
             between.append(item)
             continue
         origin = _origin(item, between, _Prompt(at is None, rules), children(at))
-        changed = changes(origin.said, item) if origin is not None else ()
-        spelled = edits(origin.said, item) if origin is not None and not changed else ()
-        if origin is None or not rules.retained.issuperset(changed) or rules.honoured.intersection(spelled):
+        if origin is None:
+            between.append(item)
+            continue
+        changed = changes(origin.said, item)
+        spelled = () if changed else edits(origin.said, item)
+        if not rules.retained.issuperset(changed) or rules.honoured.intersection(spelled):
             break
         found.update(("edit_retained", *changed) if changed else spelled)
         found.update(rules.filtered(origin.items, between, start=0 if at is None else 1))

@@ -154,11 +154,13 @@ def _find(records: Records, name: str) -> tuple[CallRecord | None, list[Turn], l
     session_id, colon, number = name.rpartition(":")
     if colon:
         calls = list(records.iter_calls(session_id))
-        found = next((c for c in calls if str(c.seq) == number), None)
-        if found is None:
+        numbered = [c for c in calls if str(c.seq) == number]
+        if len(numbered) > 1:  # a gateway that was started again counts anew
+            raise NotFound(f"{name[:80]!r} is several calls: {', '.join(c.call_id for c in numbered[:10])}")
+        if not numbered:
             known = f"it has {len(calls)} calls" if calls else "it has none here"
             raise NotFound(f"no call {number[:20]!r} in session {session_id[:80]!r}: {known}")
-        return found, list(records.iter_turns(session_id)), calls
+        return numbered[0], list(records.iter_turns(session_id)), calls
     known_session = records.session_of(name)
     if known_session is None:
         raise NotFound(f"{name[:80]!r} is no call or turn of this run; SESSION:N names the N-th call of a session")

@@ -16,10 +16,9 @@ def test_only_the_reasoning_of_a_cut_stream_comes_back() -> None:
     session.call(START, whole)
     cut = Assistant(reasoning="think it over")
     at = session.forest.attach(session.request([*START, cut, user("continue")]))
-    assert at.parent is None
-    assert "edit_honoured" in at.drift
-    assert "call_removed" in at.drift
-    assert "foreign_assistant" not in at.drift
+    assert (at.parent, at.drift) == (None, ("edit_honoured", "partial_echo"))
+    other = session.forest.attach(session.request([*START, replace(cut, text="There is"), user("continue")]))
+    assert other.drift == ("call_removed", "edit_honoured", "text_changed")
 
 
 def test_only_the_reasoning_of_a_cut_text_comes_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tugline.core.items import Assistant, Item, Request, System, ToolCall, ToolR
 from tugline.core.turn import Sampling, Turn
 from tugline.forest.forest import Forest
 from tugline.forest.rules import rules_of
+from tugline.gateway.exchange import Deps, Prompt, make_prompt
 from tugline.gateway.faithful import strips_reasoning
 from tugline.tokens.model import ChatModel
 from unit.tokens.chat_kit import CHATML, HEAD, STRIPPING, model
@@ -26,6 +28,26 @@ def stripped(world: World, items: tuple[Item, ...], chat: ChatModel, *, keep: bo
     attached = world.forest.attach(request, replace(TEMPLATE, template=not keep))
     assert attached.parent is not None
     return strips_reasoning(world.forest, request, attached, chat)
+
+
+def prompted(world: World, items: tuple[Item, ...], chat: ChatModel) -> Prompt:
+    request = Request("policy", HEAD, items)
+    nothing: Any = None
+    deps = Deps(nothing, chat, nothing, nothing, nothing, nothing)
+    return make_prompt(world.forest, request, world.forest.attach(request, TEMPLATE), deps)
+
+
+def test_the_prompt_is_the_templates_own_and_a_root() -> None:
+    world, chat = World(), model(STRIPPING)
+    turn = call(world, START, Assistant("done", "because"))
+    items = world.after(turn, UserText("more"))
+    made = prompted(world, items, chat)
+    assert (made.keep, made.attached.parent, made.root_reason) == (0, None, "root_reasoning_stripped")
+    assert made.ids == chat.render(HEAD, items).ids
+    assert "because" not in chat.decode(made.ids)
+    cycle = call(world, START, CALLING)
+    kept = prompted(world, world.after(cycle, ToolResult("c_0", "ok")), chat)
+    assert (kept.attached.parent, kept.root_reason) == (cycle, None)
 
 
 def call(world: World, items: tuple[Item, ...], said: Assistant) -> Turn:
