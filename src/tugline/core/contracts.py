@@ -9,7 +9,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from tugline.core.clock import Deadline
 from tugline.core.columns import Floats, Ids
@@ -416,6 +416,44 @@ class CallLog(Protocol):
 # ------------------------------------------------------------------------------------- gateway <-> rollout
 
 
+Edit: TypeAlias = Literal["retain", "honour"]
+
+
+@dataclass(frozen=True, slots=True)
+class EditPolicy:
+    """What becomes of a turn of ours that a harness echoes otherwise than it was said. Each is counted as drift.
+
+    retain: the sampled ids stay, what the harness changed is not obeyed. honour: the conversation branches before the
+    turn and the harness's words stand there. Edits that are not listed have no choice: other spellings are retained,
+    calls added, removed or renamed and turns cut short are honoured.
+    """
+
+    ws_trim: Edit = "retain"
+    """White space trimmed off text or reasoning."""
+    reasoning_changed: Edit = "retain"
+    """Other reasoning, or reasoning where there was none. Dropped reasoning: `Policy.history_reasoning`."""
+    args_lossy_known: Edit = "retain"
+    """Arguments that are no JSON object, replaced in a way that harnesses are known for."""
+    args_repaired: Edit = "honour"
+    """Arguments that were no JSON object, replaced by others."""
+    args_changed: Edit = "honour"
+    """Another value of arguments that were one."""
+    text_changed: Edit = "honour"
+    head_changed: Edit = "honour"
+    """Other tools or template arguments: a root of its own, or the conversation goes on under those it began with."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFilter:
+    """Text that counts for nothing when a request is matched with earlier turns. `pattern` is a regular expression over
+    the text of one item."""
+
+    name: str
+    pattern: str
+    where: Literal["first_system", "any"] = "any"
+    """first_system: the conversation's first system text only. any: every system, user and result text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What the operator fixes for a session's calls. None = as the harness asks."""
@@ -424,12 +462,16 @@ class Policy:
     max_turns: int | None = None
     max_session_tokens: int | None = None
     history_reasoning: Literal["keep", "template"] = "keep"
+    """keep: sampled reasoning stays in the prompt. template: only where the chat template itself would leave it, at the
+    price of a new row wherever it would not; a harness that drops reasoning is obeyed."""
     media: Literal["omit", "refuse"] = "omit"
     """Images and files, which a text model cannot see: named in their place (drift `media_omitted`), or an error."""
     constraints: Literal["ignore", "refuse"] = "refuse"
     """Structured output and forced tools on an engine without constrained sampling: sampled freely, or an error."""
     routes: tuple[ModelRoute, ...] = ()
     """Model names that do not mean the policy. The first that fits counts."""
+    edits: EditPolicy = EditPolicy()
+    filters: tuple[TextFilter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,8 +150,11 @@ class Delivery:
         check_length(request, self._lanes[lane.engine].engine.info.context)
         if request.previous is not None:
             request = replace(request, items=_continued(lane, request))
+        attached = lane.forest.attach(request, session.rules)
+        if attached.head is not None:
+            request = replace(request, head=attached.head)
         hint = first_hint(self._roles, incoming.headers, request)
-        return lane, request, place(lane.forest, request, lane.forest.attach(request), hint, session.lanes[""].forest)
+        return lane, request, place(lane.forest, request, attached, hint, session.lanes[""].forest)
 
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
         lane = call.lane

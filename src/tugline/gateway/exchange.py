@@ -26,6 +26,7 @@ from tugline.forest.check import check_sample
 from tugline.forest.forest import Attachment, Forest
 from tugline.forest.roles import Place, links_at_commit
 from tugline.gateway.admission import admit, admit_elsewhere, check_budget, check_request
+from tugline.gateway.faithful import strips_reasoning
 from tugline.gateway.metrics import Metrics
 from tugline.gateway.session import Lane, OpenSession
 from tugline.gateway.upstream import RetryPolicy, sample
@@ -187,6 +188,8 @@ def make_prompt(forest: Forest, request: Request, attached: Attachment, deps: De
     """Prompt ids for an attached request: full(parent) ++ bridge, or a full render for a root. Runs in a worker."""
     parent, model = attached.parent, deps.model
     root_reason = attached.root_reason
+    if parent is not None and strips_reasoning(forest, request, attached, model):
+        parent, root_reason = None, "root_reasoning_stripped"
     if parent is not None and not deps.rerender:
         full = forest.full(parent.turn_id)
         try:

@@ -10,6 +10,7 @@ from tugline.core.contracts import Policy, SessionCalls
 from tugline.core.turn import CallOutcome, Turn
 from tugline.forest.forest import Forest
 from tugline.forest.retries import RetryBook
+from tugline.forest.rules import rules_of
 from tugline.gateway.admission import Spent
 
 ANSWERS = (CallOutcome.ANSWERED, CallOutcome.REPLAYED, CallOutcome.COALESCED)
@@ -30,6 +31,7 @@ class OpenSession:
     def __init__(self, session_id: str, policy: Policy, lanes: Mapping[str, Lane]) -> None:
         self.session_id = session_id
         self.policy = policy
+        self.rules = rules_of(policy)
         self.lanes = lanes
         ours = lanes[""].forest.turns
         self.spent = Spent(len(ours), sum(len(t.sampled) // 4 for t in ours.values()))

@@ -65,6 +65,13 @@ class ChatModel:
         self.vocab: int = self.codec.vocab
         """Largest token id plus one."""
         self.stop_ids: tuple[int, ...] = tuple(_stop_id(self.codec, s) for s in files.stop)
+        self.controls: frozenset[int] = frozenset(self.codec.control.values())
+        """Ids of the tokens that structure a conversation."""
+        self.reasoning: tuple[int | None, int | None] = (
+            self.codec.token(family.reasoning[0]),
+            self.codec.token(family.reasoning[1]),
+        )
+        """Ids that open and close reasoning, where each is one token."""
         self.digest: bytes = _digest(files)
         """sha256 over tokenizer, template and parser: part of every match key."""
 

@@ -12,9 +12,10 @@ from tugline.core.session import FAILURE_OF, Outcome
 from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import Turn
 from tugline.trajectory.advantages import weigh
+from tugline.trajectory.merge import linked
 from tugline.trajectory.rows import drift_of, lay_out, level_of, path_to, why_untrained
 
-Strategy = Literal["exact", "per_call"]
+Strategy = Literal["exact", "per_call", "merged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,14 @@ def build(
     """Rows of a session. `undelivered`: turns whose reply never reached the harness and that nothing extends.
 
     exact: one row per leaf of the tree; the earliest row through a turn owns it, others carry it masked. per_call: one
-    row per turn. Both train the same tokens but for stops that a following prompt replaced: those stand in per_call
-    rows only, and are counted as stop_trim otherwise. Raises VerifyError when a turn's parent is missing.
+    row per turn. merged: as exact, after calls that were captured one by one have been put behind those that their
+    prompts extend id by id (see `merge`). All train the same tokens but for stops that a following prompt replaced:
+    those stand in per_call rows only, and are counted as stop_trim otherwise. Raises VerifyError when a turn's parent
+    is missing.
     """
+    if strategy == "merged":
+        turns = linked(turns)
+        undelivered -= {turn.parent for turn in turns}  # what a later prompt goes on from was seen
     by_id = {turn.turn_id: turn for turn in turns}
     untrained: Counter[str] = Counter()
     trainable: set[str] = set()
