@@ -224,7 +224,7 @@ def _make_turn(
     assistant = _with_call_ids(parsed.assistant, turn_id)
     stop = None
     if taken.finish == "stop" and last(taken.ids) not in info.stop_ids:
-        assistant, stop = _cut_at_stop(assistant, call.request.options.stop)
+        assistant, stop = cut_at_stop(assistant, call.request.options.stop)
         stop = stop or sampled.stop
     reply = Reply(
         id=pending.id,
@@ -265,7 +265,7 @@ def _make_turn(
     return turn, reply
 
 
-def _cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, str | None]:
+def cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, str | None]:
     """What is shown of a turn that a stop string ended: what stands before it, as every API has it. The ids stay."""
     at, stop = _first_of(said.text or "", stops)
     if stop is not None:
