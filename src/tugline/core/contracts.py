@@ -6,7 +6,7 @@ Every implementation, ours or a user's, passes the contract suite of its Protoco
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -106,7 +106,7 @@ class Piece:
 class StreamingEngine(Engine, Protocol):
     """An engine that hands out ids while it samples."""
 
-    def generate_stream(self, request: Generation) -> AsyncIterator[Piece]:
+    def generate_stream(self, request: Generation) -> AsyncGenerator[Piece, None]:
         """As `generate`, piece by piece. Closing or cancelling the iteration aborts the generation. Raises EngineError,
         also behind pieces."""
         ...
