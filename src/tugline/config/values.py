@@ -46,6 +46,7 @@ RANGES: dict[str, tuple[float, float]] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "gateway.media": ("omit", "refuse"),
     "gateway.constraints": ("refuse", "ignore"),
+    "gateway.streaming": ("buffered", "live"),
 }
 _NAMED_ENGINE = re.compile(r"engines\.[^.]+\.")
 

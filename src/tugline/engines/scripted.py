@@ -97,9 +97,9 @@ class ScriptedEngine:
                 session.failed = at
                 await _speak(take(planned, 0, step.fail_after_tokens), say, aborted, step.delay_s)
                 raise EngineError(f"scripted failure after {step.fail_after_tokens} tokens (step {at + 1})")
-            share = await _speak(planned, say, aborted, step.delay_s)
-            if share < 1.0:
-                planned, finish = take(planned, 0, int(count(planned) * share)), "abort"
+            passed = await _speak(planned, say, aborted, step.delay_s)
+            if passed is not None:
+                planned, finish = take(planned, 0, passed), "abort"
             return await self._answer(request, planned, finish)
         except (EngineError, asyncio.CancelledError):
             if session.next == at + 1:
@@ -216,17 +216,17 @@ class _State:
         """A cancelled call's write may still run in its thread."""
 
 
-async def _speak(planned: Ids, say: Say | None, aborted: asyncio.Event, seconds: float) -> float:
-    """Wait, handing out pieces meanwhile: the share of the time that passed."""
+async def _speak(planned: Ids, say: Say | None, aborted: asyncio.Event, seconds: float) -> int | None:
+    """Wait, handing out pieces meanwhile. When aborted: how many tokens had their time."""
     parts = -(-count(planned) // PIECE) if say is not None else 0
     for n in range(parts):
-        share = await _pause(aborted, seconds / parts)
-        if share < 1.0:
-            return (n + share) / parts
+        if await _pause(aborted, seconds / parts) < 1.0:
+            return n * PIECE
         if say is not None:
             say(take(planned, n * PIECE, (n + 1) * PIECE))
         await asyncio.sleep(0)
-    return 1.0 if parts else await _pause(aborted, seconds)
+    share = 1.0 if parts else await _pause(aborted, seconds)
+    return None if share == 1.0 else int(count(planned) * share)
 
 
 async def _pause(aborted: asyncio.Event, seconds: float) -> float:

@@ -20,6 +20,8 @@ class Connection:
         self.started = False
         self.beats = 0
         """Keep-alives sent."""
+        self.said = False
+        """Part of a reply has left: from now on an error can only cut."""
 
     async def watch(self) -> None:
         """Wait for the client to leave. Run beside the work; cancel when the response has been sent."""

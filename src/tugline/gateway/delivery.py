@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import dropwhile, takewhile
+from typing import Any
 
 from tugline.core.columns import count
 from tugline.core.contracts import Dialect
@@ -25,6 +26,7 @@ from tugline.forest.retries import Join, Replay
 from tugline.gateway.admission import check_length, check_request, engine_for
 from tugline.gateway.connection import Connection
 from tugline.gateway.exchange import Deps, Inbound, Produced, make_prompt, outcome_of, produce
+from tugline.gateway.live import Feed, Follower, Live
 from tugline.gateway.session import Lane, OpenSession
 
 BIG_BODY = 64 * 1024
@@ -34,18 +36,27 @@ BIG_BODY = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds. `keepalive`: silence before a stream is opened, and between its pings. `grace`: how long a generation
-    goes on after its client has left."""
+    goes on after its client has left. `live`: streams show replies while they are sampled."""
 
     keepalive: float = 5.0
     grace: float = 10.0
+    live: bool = False
 
 
 class Running:
     """A generation under way and how many calls want it: those whose client is there, or left less than the grace
     ago. `call_id` is the call that began it."""
 
-    def __init__(self, call_id: str, task: asyncio.Task[Produced], admitted: asyncio.Event, pending: Pending) -> None:
+    def __init__(
+        self,
+        call_id: str,
+        task: asyncio.Task[Produced],
+        admitted: asyncio.Event,
+        pending: Pending,
+        feed: Feed | None,
+    ) -> None:
         self.call_id = call_id
+        self.feed = feed
         self.task = task
         self.admitted = admitted
         self.pending = pending
@@ -73,6 +84,7 @@ class Delivery:
         self._running: dict[str, Running] = {}
         self._replies: dict[str, Reply] = {}
         """Replies of undelivered turns by turn id, kept until replayed or the session ends."""
+        self._live = Live(self._deps.metrics)
 
     async def serve(self, session: OpenSession, incoming: Incoming, conn: Connection) -> None:
         """Answer one generate call, whatever happens."""
@@ -159,8 +171,10 @@ class Delivery:
         joined = running is not None
         if running is None:
             running = self._begin(session, call, attached)
+        feed = running.feed if call.request.options.stream else None
+        follower = Follower(feed, call.dialect, running.pending, conn)
         try:
-            produced = await self._wait(running, attached, call, conn)
+            produced = await self._wait(running, attached, call, conn, follower)
         except (TuglineError, asyncio.CancelledError) as err:
             lane.retries.failed(attached.fingerprint, running.call_id)
             shown = err if isinstance(err, TuglineError) else Forbidden("the session ended while the call was running")
@@ -171,13 +185,15 @@ class Delivery:
             return
         if joined:
             await self._note(session, call, produced, CallOutcome.COALESCED)
-        delivered = await self._send(conn, call, produced.reply)
+        delivered = await self._send(conn, call, produced.reply, follower)
         await self._settle(session, (call, running.call_id), attached, produced, delivered=delivered)
 
     def _begin(self, session: OpenSession, call: Inbound, attached: Attachment) -> Running:
-        admitted = asyncio.Event()
-        task = asyncio.ensure_future(produce(session, call, attached, self._lanes[call.lane.engine], admitted.set))
-        running = self._running[call.call_id] = Running(call.call_id, task, admitted, call.pending)
+        admitted, deps = asyncio.Event(), self._lanes[call.lane.engine]
+        stream = call.request.options.stream
+        feed = self._live.feed(deps.engine, call.dialect) if self._timing.live and stream else None
+        task = asyncio.ensure_future(produce(session, call, attached, deps, admitted.set, feed))
+        running = self._running[call.call_id] = Running(call.call_id, task, admitted, call.pending, feed)
         session.tasks.add(task)
         call.lane.retries.begin(attached.fingerprint, call.call_id)
 
@@ -190,21 +206,25 @@ class Delivery:
         task.add_done_callback(done)
         return running
 
-    async def _wait(self, running: Running, attached: Attachment, call: Inbound, conn: Connection) -> Produced:
+    async def _wait(
+        self, running: Running, attached: Attachment, call: Inbound, conn: Connection, follower: Follower
+    ) -> Produced:
         """Wait for the generation with keep-alives. When the client leaves: grace, then abort unless it is wanted."""
         running.wanted += 1
         gone = asyncio.ensure_future(conn.gone.wait())
         try:
             while True:
-                await asyncio.wait(
-                    {running.task, gone}, timeout=self._timing.keepalive, return_when=asyncio.FIRST_COMPLETED
-                )
+                events: set[asyncio.Future[Any]] = {running.task, gone, follower.news()}
+                await asyncio.wait(events, timeout=self._timing.keepalive, return_when=asyncio.FIRST_COMPLETED)
                 if running.task.done():
                     return running.task.result()
                 if conn.gone.is_set():
                     break
                 if call.request.options.stream and running.admitted.is_set():
-                    await self._ping(conn, call.dialect, running.pending)
+                    more = follower.take() or follower.beat()
+                    if not conn.started:
+                        await conn.start(200, _stream_headers(call.dialect))
+                    await conn.body(more, more=True)
             if running.wanted == 1:
                 call.lane.retries.abandon(attached.fingerprint, running.call_id)
             await asyncio.wait({running.task}, timeout=self._timing.grace)
@@ -215,25 +235,25 @@ class Delivery:
             running.task.cancel()
         return await asyncio.shield(running.task)
 
-    async def _ping(self, conn: Connection, dialect: Dialect, pending: Pending) -> None:
-        if not conn.started:
-            await conn.start(200, _stream_headers(dialect))
-        beat = dialect.keepalive(pending, conn.beats)
-        conn.beats += 1
-        await conn.body(beat, more=True)
-
-    async def _send(self, conn: Connection, call: Inbound, reply: Reply) -> bool:
-        """Send the reply; False when the client had left before the last byte was handed over."""
+    async def _send(self, conn: Connection, call: Inbound, reply: Reply, follower: Follower | None = None) -> bool:
+        """Send the reply, or what is left of it; False when the client had left before the last byte was handed over,
+        or has seen something else."""
         if conn.gone.is_set():
             return False
         with contextlib.suppress(OSError):
             if not call.request.options.stream:
                 await conn.whole(200, {"content-type": "application/json"}, call.dialect.encode(reply))
             else:
-                parts, terminal = call.dialect.stream(reply, conn.beats)
+                if follower is None:
+                    pending = Pending(reply.id, reply.model, reply.created, reply.request)
+                    follower = Follower(None, call.dialect, pending, conn)
+                ended = self._live.close(follower, reply)
+                if ended is None:
+                    return False
+                rest, terminal = ended
                 if not conn.started:
                     await conn.start(200, _stream_headers(call.dialect))
-                await conn.body(b"".join(parts), more=True)
+                await conn.body(rest, more=True)
                 await conn.body(terminal, more=False)
             return not conn.gone.is_set()
         return False
@@ -287,7 +307,7 @@ class Delivery:
             await conn.whole(status, headers, body)
             return
         retryable = isinstance(err, StoreError) or (isinstance(err, EngineError) and err.retryable)
-        if not retryable and pending is not None:
+        if not retryable and pending is not None and not conn.said:
             await conn.body(dialect.stream_error(err, pending, conn.beats), more=False)
         # else: returning without the end of the body makes the server cut the connection
 

@@ -25,6 +25,7 @@ from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
 from tugline.forest.check import check_sample
 from tugline.forest.forest import Attachment, Forest
 from tugline.gateway.admission import admit, admit_elsewhere, check_budget, check_request
+from tugline.gateway.live import Feed
 from tugline.gateway.metrics import Metrics
 from tugline.gateway.session import Lane, OpenSession
 from tugline.gateway.upstream import RetryPolicy, sample
@@ -107,16 +108,22 @@ class Produced:
 
 
 async def produce(
-    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps, admitted: Callable[[], None]
+    session: OpenSession,
+    call: Inbound,
+    attached: Attachment,
+    deps: Deps,
+    admitted: Callable[[], None],
+    feed: Feed | None = None,
 ) -> Produced:
-    """Run the whole exchange. `admitted()` is called once the call can no longer fail for its own fault.
+    """Run the whole exchange. `admitted()` is called once the call can no longer fail for its own fault. `feed` gets
+    what can be shown of the reply while it is sampled.
 
     Raises the error to show the harness, in which case the forest is unchanged and the call's record is durable
     (if it can be).
     """
     try:
         with boundary(TuglineError, "internal error"):
-            return await _steps(session, call, attached, deps, admitted)
+            return await _steps(session, call, attached, deps, admitted, feed)
     except CommittedButGone:
         raise
     except asyncio.CancelledError:
@@ -130,11 +137,18 @@ async def produce(
 
 
 async def _steps(
-    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps, admitted: Callable[[], None]
+    session: OpenSession,
+    call: Inbound,
+    attached: Attachment,
+    deps: Deps,
+    admitted: Callable[[], None],
+    feed: Feed | None,
 ) -> Produced:
     prompt, sampling = await _prepare(session, call, attached, deps)
+    if feed is not None:
+        feed.begin(count(prompt.ids), lambda: deps.model.live(prompt.ids, call.request.options.stop))
     admitted()
-    taken = await _sample(session, call, prompt, sampling, deps)
+    taken = await _sample(session, call, (prompt, sampling), deps, feed)
     parsed = await _off_loop(
         deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
     )
@@ -207,10 +221,13 @@ def make_prompt(forest: Forest, request: Request, attached: Attachment, deps: De
     return Prompt(rendered.ids, 0, rendered.ids, rooted, attached.drift + rendered.drift, rooted.root_reason)
 
 
-async def _sample(session: OpenSession, call: Inbound, prompt: Prompt, sampling: Sampling, deps: Deps) -> Sample:
+async def _sample(
+    session: OpenSession, call: Inbound, asked: tuple[Prompt, Sampling], deps: Deps, feed: Feed | None
+) -> Sample:
     begun = time.perf_counter()
+    prompt, sampling = asked
     request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
-    taken, _ = await sample(deps.engine, request, deps.retry)
+    taken, _ = await sample(deps.engine, request, deps.retry, feed)
     deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
     return taken
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Literal
 
 from tugline.core.contracts import Access, CallLog, Dialect, Engine, Policy, SessionCalls
 from tugline.core.errors import ConfigError, RunError
@@ -42,6 +43,8 @@ class GatewayOptions:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     workers: int = 2
     rerender: bool = False
+    streaming: Literal["buffered", "live"] = "buffered"
+    """Whether streams begin when a reply is whole, or show it while it is sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class LocalGateway:
         self._secrets = SecretTable()
         self._sessions: dict[str, OpenSession] = {}
         self._closed: dict[str, SessionCalls] = {}
-        self._delivery = Delivery(self._lanes, options.timing)
+        self._delivery = Delivery(self._lanes, replace(options.timing, live=options.streaming == "live"))
         self._app = GatewayApp(
             Router(tuple(dialects)),
             self._secrets,
