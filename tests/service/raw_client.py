@@ -100,25 +100,27 @@ class RawClient:
 
     def read(self, limit: int | None = None) -> Answer:
         """Exactly `limit` bytes of a response from its first on, or all of it, or what comes before its cut."""
-        while not self._answer().whole if limit is None else len(self._data) < limit:
+        while not self.answer.whole if limit is None else len(self._data) < limit:
             # no byte too many: what is read here has left the kernel
             got = self._sock.recv(65536 if limit is None else min(65536, limit - len(self._data)))
             if not got:
                 break
             self._data += got
-        answer = self._answer()
+        answer = self.answer
         if answer.whole:
             self._data = b""
         return answer
 
-    def until(self, mark: bytes) -> None:
-        """Read until it is there."""
-        while mark not in self._data:
-            got = self._sock.recv(65536)
+    def until(self, mark: bytes, size: int = 65536) -> None:
+        """Read until it is there, at most `size` bytes at a time: with 1, not one byte more."""
+        while mark not in self._data[-size - len(mark) :]:
+            got = self._sock.recv(size)
             assert got, f"the response ended without {mark!r}"
             self._data += got
 
-    def _answer(self) -> Answer:
+    @property
+    def answer(self) -> Answer:
+        """What was read so far."""
         head, end, raw = self._data.partition(b"\r\n\r\n")
         return Answer(head + end, raw)
 

@@ -19,13 +19,13 @@ from tugline.core.contracts import Dialect
 from tugline.core.errors import BadRequest, EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
 from tugline.core.items import Item, Pending, Reply, Request, System
-from tugline.core.turn import CallOutcome, CallRecord
+from tugline.core.turn import CallOutcome
 from tugline.dialects.wire import HALF_SURROGATE, whole_characters
 from tugline.forest.attach import Attachment
 from tugline.forest.retries import Join, Replay
 from tugline.gateway.admission import check_length, check_request, engine_for
 from tugline.gateway.connection import Connection
-from tugline.gateway.exchange import Deps, Inbound, Produced, make_prompt, outcome_of, produce
+from tugline.gateway.exchange import Deps, Inbound, Produced, make_prompt, outcome_of, produce, side_record
 from tugline.gateway.live import Feed, Follower, Live
 from tugline.gateway.session import Lane, OpenSession
 
@@ -61,6 +61,8 @@ class Running:
         self.admitted = admitted
         self.pending = pending
         self.wanted = 0
+        self.conns: list[Connection] = []
+        """Those that wait, or waited, for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Delivery:
         self._replies: dict[str, Reply] = {}
         """Replies of undelivered turns by turn id, kept until replayed or the session ends."""
         self._live = Live(self._deps.metrics)
+        self._marking: set[asyncio.Task[None]] = set()
 
     async def serve(self, session: OpenSession, incoming: Incoming, conn: Connection) -> None:
         """Answer one generate call, whatever happens."""
@@ -134,7 +137,7 @@ class Delivery:
         pending = Pending(call_id, request.model, int(started), request)
         call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane)
         with contextlib.suppress(StoreError):
-            await self._deps.log.commit(_side_record(session, call, None, CallOutcome.SIDE), None)
+            await self._deps.log.commit(side_record(session, call, None, CallOutcome.SIDE), None)
         self._count(session, dialect, CallOutcome.SIDE)
         await conn.whole(200, {"content-type": "application/json"}, body)
 
@@ -161,11 +164,15 @@ class Delivery:
 
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
         lane = call.lane
+        session.receipts.look()
+        self._look(call, attached)
         verdict = lane.retries.decide(attached.fingerprint)
         if isinstance(verdict, Replay) and verdict.turn_id in self._replies:
+            reply = self._replies[verdict.turn_id]
             if await self._replay(session, call, verdict.turn_id, conn):
                 lane.retries.delivered(attached.fingerprint, verdict.turn_id)
                 lane.forest.mark_delivered(verdict.turn_id)
+                self._expect(session, (call, CallOutcome.REPLAYED), attached, (verdict.turn_id, reply), conn)
             return
         running = self._running.get(verdict.call_id) if isinstance(verdict, Join) else None
         joined = running is not None
@@ -183,10 +190,59 @@ class Delivery:
             if isinstance(err, asyncio.CancelledError) and not running.task.done():
                 raise
             return
-        if joined:
-            await self._note(session, call, produced, CallOutcome.COALESCED)
         delivered = await self._send(conn, call, produced.reply, follower)
         await self._settle(session, (call, running.call_id), attached, produced, delivered=delivered)
+        if joined:
+            await self._note(session, call, produced, CallOutcome.COALESCED if delivered else CallOutcome.UNDELIVERED)
+        if delivered:
+            turn = (produced.turn.turn_id, produced.reply)
+            self._expect(session, (call, CallOutcome.ANSWERED), attached, turn, conn)
+
+    def _expect(
+        self,
+        session: OpenSession,
+        counted: tuple[Inbound, CallOutcome],
+        attached: Attachment,
+        turn: tuple[str, Reply],
+        conn: Connection,
+    ) -> None:
+        """A reply was handed over. Should its client not read it, all that its delivery changed is taken back, unless
+        a later turn shows that it was read."""
+        (call, outcome), (turn_id, reply) = counted, turn
+
+        def lost(last: bool) -> None:
+            forest = call.lane.forest
+            if forest.children(turn_id):
+                return
+            self._deps.metrics.revoked.inc()
+            session.recount(outcome)
+            marking = asyncio.ensure_future(self._mark_undelivered(call.call_id))
+            self._marking.add(marking)
+            marking.add_done_callback(self._marking.discard)
+            if last:
+                forest.mark_undelivered(turn_id)
+                call.lane.retries.revoke(attached.fingerprint, turn_id)
+                if not session.closing:
+                    self._replies[turn_id] = reply
+
+        session.receipts.expect(conn.line, conn.request, turn_id, lost)
+
+    async def _mark_undelivered(self, call_id: str) -> None:
+        with contextlib.suppress(StoreError):
+            await self._deps.log.mark(call_id, CallOutcome.UNDELIVERED)
+
+    async def settled(self, session: OpenSession) -> None:
+        """What became of each reply of a session that ends is known and recorded when this returns."""
+        await session.receipts.end()
+        if self._marking:
+            await asyncio.wait(set(self._marking))
+
+    def _look(self, call: Inbound, attached: Attachment) -> None:
+        """Clients leave and come back faster than those who wait for them are told."""
+        for running in list(self._running.values()):
+            same = call.lane.retries.runs(attached.fingerprint, running.call_id)
+            if same and running.conns and all(conn.left for conn in running.conns):
+                call.lane.retries.abandon(attached.fingerprint, running.call_id)
 
     def _begin(self, session: OpenSession, call: Inbound, attached: Attachment) -> Running:
         admitted, deps = asyncio.Event(), self._lanes[call.lane.engine]
@@ -211,6 +267,7 @@ class Delivery:
     ) -> Produced:
         """Wait for the generation with keep-alives. When the client leaves: grace, then abort unless it is wanted."""
         running.wanted += 1
+        running.conns.append(conn)
         gone = asyncio.ensure_future(conn.gone.wait())
         try:
             while True:
@@ -278,13 +335,12 @@ class Delivery:
             if not session.closing:  # else nobody would come for it, and nobody drop it
                 self._replies[turn_id] = produced.reply
             if not call.lane.forest.delivered(turn_id):
-                with contextlib.suppress(StoreError):
-                    await self._deps.log.mark(produced.record.call_id, CallOutcome.UNDELIVERED)
+                await self._mark_undelivered(produced.record.call_id)
         self._count(session, call.dialect, CallOutcome.ANSWERED if delivered else CallOutcome.UNDELIVERED)
 
     async def _replay(self, session: OpenSession, call: Inbound, turn_id: str, conn: Connection) -> bool:
         delivered = await self._send(conn, call, self._replies[turn_id])
-        record = _side_record(session, call, turn_id, CallOutcome.REPLAYED if delivered else CallOutcome.UNDELIVERED)
+        record = side_record(session, call, turn_id, CallOutcome.REPLAYED if delivered else CallOutcome.UNDELIVERED)
         with contextlib.suppress(StoreError):
             await self._deps.log.commit(record, None)
         self._count(session, call.dialect, record.outcome)
@@ -294,7 +350,7 @@ class Delivery:
 
     async def _note(self, session: OpenSession, call: Inbound, produced: Produced, outcome: CallOutcome) -> None:
         with contextlib.suppress(StoreError):
-            await self._deps.log.commit(_side_record(session, call, produced.turn.turn_id, outcome), None)
+            await self._deps.log.commit(side_record(session, call, produced.turn.turn_id, outcome), None)
 
     async def _refuse(
         self, conn: Connection, dialect: Dialect, err: TuglineError, pending: Pending | None = None
@@ -347,24 +403,6 @@ def _continued(lane: Lane, request: Request) -> tuple[Item, ...]:
 
 def _is_instructions(item: Item) -> bool:
     return isinstance(item, System) and item.role == "instructions"
-
-
-def _side_record(session: OpenSession, call: Inbound, turn_id: str | None, outcome: CallOutcome) -> CallRecord:
-    return CallRecord(
-        call_id=call.call_id,
-        session_id=session.session_id,
-        seq=call.seq,
-        dialect=call.dialect.name,
-        path=call.path,
-        turn_id=turn_id,
-        outcome=outcome,
-        status=200,
-        started=call.started,
-        duration=max(0.0, time.time() - call.started),
-        asked_model=call.request.model[:200],
-        engine=call.lane.engine,
-        ignored=call.request.ignored,
-    )
 
 
 def _stream_headers(dialect: Dialect) -> dict[str, str]:

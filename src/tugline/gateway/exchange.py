@@ -362,6 +362,25 @@ def _record(session: OpenSession, call: Inbound, end: End) -> CallRecord:
     )
 
 
+def side_record(session: OpenSession, call: Inbound, turn_id: str | None, outcome: CallOutcome) -> CallRecord:
+    """The record of a call that sampled nothing itself."""
+    return CallRecord(
+        call_id=call.call_id,
+        session_id=session.session_id,
+        seq=call.seq,
+        dialect=call.dialect.name,
+        path=call.path,
+        turn_id=turn_id,
+        outcome=outcome,
+        status=200,
+        started=call.started,
+        duration=max(0.0, time.time() - call.started),
+        asked_model=call.request.model[:200],
+        engine=call.lane.engine,
+        ignored=call.request.ignored,
+    )
+
+
 def _asked(options: Options) -> str:
     return msgspec.json.encode(options).decode()
 

@@ -153,6 +153,7 @@ class LocalGateway:
             task.cancel()
         if session.tasks:
             await asyncio.wait(list(session.tasks), timeout=5)
+        await self._delivery.settled(session)
         self._delivery.forget(session)
         self.metrics.sessions.set(len(self._sessions))
         self._closed[session_id] = summary = session.summary()  # before what may fail: whoever ends it asks again

@@ -11,6 +11,7 @@ from tugline.core.turn import CallOutcome, Turn
 from tugline.forest.forest import Forest
 from tugline.forest.retries import RetryBook
 from tugline.gateway.admission import Spent
+from tugline.gateway.receipt import Receipts
 
 ANSWERS = (CallOutcome.ANSWERED, CallOutcome.REPLAYED, CallOutcome.COALESCED)
 
@@ -37,6 +38,7 @@ class OpenSession:
         self.engine_failures = 0
         self.last_error: str | None = None
         self.tasks: set[asyncio.Task[object]] = set()
+        self.receipts = Receipts()
         self.closing = False
         self.held = 0
         """Bytes of request bodies being read or answered."""
@@ -64,6 +66,11 @@ class OpenSession:
         self.calls[outcome.value] += 1
         if outcome in ANSWERS:
             self.engine_failures, self.last_error = 0, None
+
+    def recount(self, outcome: CallOutcome) -> None:
+        """A call that was counted as an answer turned out to be no delivery."""
+        self.calls[outcome.value] -= 1
+        self.calls[CallOutcome.UNDELIVERED.value] += 1
 
     def summary(self) -> SessionCalls:
         """What the rollout service is told."""
