@@ -11,14 +11,13 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import dropwhile, takewhile
 from typing import Any
 
 from tugline.core.columns import count
 from tugline.core.contracts import Dialect
 from tugline.core.errors import BadRequest, EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
-from tugline.core.items import Item, Pending, Reply, Request, System
+from tugline.core.items import Pending, Reply, Request
 from tugline.core.turn import CallOutcome
 from tugline.dialects.wire import HALF_SURROGATE, whole_characters
 from tugline.forest.attach import Attachment
@@ -27,7 +26,7 @@ from tugline.gateway.admission import check_length, check_request, engine_for
 from tugline.gateway.connection import Connection
 from tugline.gateway.exchange import Deps, Inbound, Produced, make_prompt, outcome_of, produce, side_record
 from tugline.gateway.live import Feed, Follower, Live
-from tugline.gateway.session import Lane, OpenSession
+from tugline.gateway.session import Lane, OpenSession, continued
 
 BIG_BODY = 64 * 1024
 """Larger bodies are decoded and attached off the loop: thousands of small items cost 20 ms."""
@@ -159,7 +158,7 @@ class Delivery:
         lane = session.lanes[engine_for(session.policy, request.model)]
         check_length(request, self._lanes[lane.engine].engine.info.context)
         if request.previous is not None:
-            request = replace(request, items=_continued(lane, request))
+            request = replace(request, items=continued(lane, request))
         return lane, request, lane.forest.attach(request)
 
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
@@ -384,25 +383,6 @@ def _decoded(incoming: Incoming) -> Request:
             raise
         request = incoming.dialect.decode(mended, incoming.params)
         return replace(request, ignored=(*request.ignored, HALF_SURROGATE))
-
-
-def _continued(lane: Lane, request: Request) -> tuple[Item, ...]:
-    """The items of the conversation that ends with reply `request.previous`, and those of the request. Instructions
-    are not carried over, as the API has it. Raises BadRequest for a reply that this session has not."""
-    turn_id = f"turn_{request.previous}"
-    if turn_id not in lane.forest.turns:
-        raise BadRequest(
-            f"Previous response {(request.previous or '')[:100]!r} not found: it is no reply of this session.",
-            path="previous_response_id",
-            code="previous_response_not_found",
-        )
-    lead = list(takewhile(_is_instructions, request.items))
-    history = dropwhile(_is_instructions, lane.forest.history(turn_id))
-    return (*lead, *history, *request.items[len(lead) :])
-
-
-def _is_instructions(item: Item) -> bool:
-    return isinstance(item, System) and item.role == "instructions"
 
 
 def _stream_headers(dialect: Dialect) -> dict[str, str]:

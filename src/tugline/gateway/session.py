@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from itertools import dropwhile, takewhile
 
 from tugline.core.contracts import Policy, SessionCalls
+from tugline.core.errors import BadRequest
+from tugline.core.items import Item, Request, System
 from tugline.core.turn import CallOutcome, Turn
 from tugline.forest.forest import Forest
 from tugline.forest.retries import RetryBook
@@ -81,3 +84,22 @@ class OpenSession:
             engine_failures=self.engine_failures,
             last_error=self.last_error,
         )
+
+
+def continued(lane: Lane, request: Request) -> tuple[Item, ...]:
+    """The items of the conversation that ends with reply `request.previous`, and those of the request. Instructions
+    are not carried over, as the API has it. Raises BadRequest for a reply that this session has not."""
+    turn_id = f"turn_{request.previous}"
+    if turn_id not in lane.forest.turns:
+        raise BadRequest(
+            f"Previous response {(request.previous or '')[:100]!r} not found: it is no reply of this session.",
+            path="previous_response_id",
+            code="previous_response_not_found",
+        )
+    lead = list(takewhile(_is_instructions, request.items))
+    history = dropwhile(_is_instructions, lane.forest.history(turn_id))
+    return (*lead, *history, *request.items[len(lead) :])
+
+
+def _is_instructions(item: Item) -> bool:
+    return isinstance(item, System) and item.role == "instructions"
