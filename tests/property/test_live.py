@@ -90,7 +90,19 @@ def samples(draw: Callable) -> Ids:
     return split_up(chat, column, draw(st.integers(0, 99))) if draw(st.booleans()) else column
 
 
+def sample(text: str) -> Ids:
+    return model(CHATML).encode(text)
+
+
+HEADED = sample("<|im_start|>assistant\n<think>\nhm\n</think>\n\nYes.")
+"""The model has repeated the header: to the parser the thoughts begin with it."""
+ACROSS = sample(f"foo\n{GOOD}Dbar")
+"""Once the call is out and the line break is off, the texts around it spell a stop string together."""
+
+
 @settings(max_examples=600, deadline=None)
+@example(column=HEADED, prompt=PROMPTS[0], stops=(), sizes=[1], finish="stop", parser="qwen3")
+@example(column=ACROSS, prompt=PROMPTS[0], stops=("oD",), sizes=[1], finish="stop", parser="qwen3")
 @given(
     column=samples(),
     prompt=st.sampled_from(PROMPTS),
