@@ -15,7 +15,7 @@ from tugline.core.contracts import LiveDialect
 from tugline.core.items import Assistant, Delta, Options, Pending, Reply, Request, ToolCall, Usage, UserText
 from tugline.core.items import Head as EmptyHead
 from tugline.gateway.exchange import cut_at_stop
-from tugline.testing.dialect_suite import live_stream
+from tugline.testing.dialect_live import live_stream
 from unit.tokens.chat_kit import CHATML, PARSED_ARGS, STRUCTURE, TOOLS, model, split_up
 
 GOOD = '<tool_call>\n{"name": "run", "arguments": {"cmd": "é\\n"}}\n</tool_call>'

@@ -1,6 +1,6 @@
 """Clients that leave when they have read 0, 25, 50, 99 or all of a reply's bytes.
 
-The long form: TUGLINE_TEST_DISCONNECTS=N repeats everything N times (180 disconnects each).
+120 disconnects. The long form: TUGLINE_TEST_DISCONNECTS=N, from 2 on, is 180 N.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ async def test_a_client_that_leaves(tmp_path: Path, api: str, mode: Any, stream:
         for n in range(ROUNDS):
             for part in PARTS:
                 await check_unseen(kit, f"a{n}.{part}", ask, part, how | {"close": False})
-                for close in (False, True):
+                for close in (False, True) if ROUNDS > 1 else (part % 2 == 1,):
                     await check_retry(kit, f"b{n}.{part}.{close}", ask, part, how | {"close": close})
         await check_idle(kit)
 

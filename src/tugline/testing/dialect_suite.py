@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tugline.core.contracts import Dialect, LiveDialect
+from tugline.core.contracts import Dialect
 from tugline.core.errors import (
     BadRequest,
     ContextOverflow,
@@ -29,7 +29,6 @@ from tugline.core.errors import (
 )
 from tugline.core.items import (
     Assistant,
-    Delta,
     Head,
     Item,
     Options,
@@ -146,21 +145,21 @@ def check_echo_is_what_a_verbatim_echo_decodes_to(kit: DialectKit) -> None:
     for said in ASSISTANTS:
         echo = kit.dialect.echo(reply_of(said))
         decoded = kit.decode((UserText("a"), echo, UserText("b"))).items
-        assert decoded[1] == echo, f"{_show(decoded[1])} is not the registered echo {_show(echo)}"
+        assert decoded[1] == echo, f"{show(decoded[1])} is not the registered echo {show(echo)}"
         assert kit.dialect.echo(reply_of(echo)) == echo, "an echo of an echo differs"
 
 
 def check_echo_keeps_what_was_said(kit: DialectKit) -> None:
     for said in ASSISTANTS:
         echo = kit.dialect.echo(reply_of(said))
-        assert (echo.text, echo.reasoning) == (said.text, said.reasoning), f"text of {_show(said)}"
-        assert [(c.id, c.name) for c in echo.calls] == [(c.id, c.name) for c in said.calls], f"calls of {_show(said)}"
+        assert (echo.text, echo.reasoning) == (said.text, said.reasoning), f"text of {show(said)}"
+        assert [(c.id, c.name) for c in echo.calls] == [(c.id, c.name) for c in said.calls], f"calls of {show(said)}"
 
 
 def check_whole_reply_reads_back(kit: DialectKit) -> None:
     for said in ASSISTANTS:
         got = kit.read(kit.dialect.encode(reply_of(said)))
-        assert got == kit.dialect.echo(reply_of(said)), f"encode says {_show(got)} for {_show(said)}"
+        assert got == kit.dialect.echo(reply_of(said)), f"encode says {show(got)} for {show(said)}"
 
 
 def check_stream_says_the_same_as_the_whole_reply(kit: DialectKit) -> None:
@@ -169,7 +168,7 @@ def check_stream_says_the_same_as_the_whole_reply(kit: DialectKit) -> None:
             reply = reply_of(said, Options(stream=True, include_usage=usage))
             parts, terminal = kit.dialect.stream(reply)
             got = kit.assemble(b"".join(parts) + terminal)
-            assert got == kit.read(kit.dialect.encode(reply)), f"the stream says {_show(got)} for {_show(said)}"
+            assert got == kit.read(kit.dialect.encode(reply)), f"the stream says {show(got)} for {show(said)}"
 
 
 def check_stream_without_its_end_is_noticed(kit: DialectKit) -> None:
@@ -201,69 +200,6 @@ def check_keepalives_change_nothing(kit: DialectKit) -> None:
             parts, terminal = kit.dialect.stream(reply, n)
             got = kit.assemble(b"".join([*beats, *parts, terminal]))
             assert got == kit.dialect.echo(reply), "keep-alives changed the reply"
-
-
-def cut(said: Assistant, size: int, left: int = 0) -> Iterator[Delta]:
-    """The texts of a turn in deltas of `size` characters; all but `left` characters of the last text."""
-    reasoning, text = said.reasoning or "", said.text or ""
-    if text:
-        text = text[: len(text) - left]
-    else:
-        reasoning = reasoning[: len(reasoning) - left]
-    yield from (Delta("reasoning", reasoning[i : i + size]) for i in range(0, len(reasoning), size))
-    yield from (Delta("text", text[i : i + size]) for i in range(0, len(text), size))
-
-
-def live_stream(dialect: LiveDialect, reply: Reply, deltas: Sequence[Delta], beats: int = 0) -> tuple[bytes, bytes]:
-    """(all before the terminal part, the terminal part) of a reply streamed live, a beat behind every third delta."""
-    parts = [dialect.keepalive(pending_of(reply), n) for n in range(beats)]
-    stream = dialect.live(pending_of(reply), beats)
-    parts.append(stream.open(reply.usage.prompt))
-    for n, more in enumerate(deltas):
-        parts.append(stream.delta(more))
-        if n % 3 == 1:
-            parts.append(stream.beat())
-    rest, terminal = stream.close(reply)
-    return b"".join([*parts, rest]), terminal
-
-
-def check_live_streams_say_the_same_as_whole_ones(kit: DialectKit) -> None:
-    if not isinstance(kit.dialect, LiveDialect):
-        return
-    for said in ASSISTANTS:
-        for finish in ("tool_calls" if said.calls else "stop", "length"):
-            reply = reply_of(said, WITH_USAGE, finish)
-            buffered, end = kit.dialect.stream(reply)
-            expected = kit.assemble(b"".join(buffered) + end)
-            for size, left, beats in ((max(1, len(said.text or said.reasoning or "") // 9), 1, 0), (70_000, 0, 2)):
-                deltas = list(cut(said, size, left))
-                if not deltas:
-                    continue
-                parts, terminal = live_stream(kit.dialect, reply, deltas, beats)
-                assert kit.assemble(parts + terminal) == expected, f"a live stream differs for {_show(said)}"
-                assert parts.endswith(b"\n\n") and terminal, "a part of a live stream ends inside an event"
-                for separator in ("\u2028", "\u2029", "\x85", "\r"):
-                    assert separator.encode() not in parts, f"a raw {separator!r} splits lines in some clients"
-                try:
-                    kit.assemble(parts)
-                except (AssertionError, ValueError, EOFError):
-                    continue
-                raise AssertionError("a client takes a live stream without its terminal part for complete")
-
-
-def check_live_streams_never_mend(kit: DialectKit) -> None:
-    if not isinstance(kit.dialect, LiveDialect):
-        return
-    for said, shown in (
-        (Assistant("Done."), [Delta("text", "Dane")]),
-        (Assistant("Done.", "Hm."), [Delta("reasoning", "H"), Delta("text", "Do")]),
-        (Assistant(None, "Hm."), [Delta("reasoning", "Hm. No")]),
-    ):
-        try:
-            live_stream(kit.dialect, reply_of(said), shown)
-        except VerifyError:
-            continue
-        raise AssertionError(f"{shown} is taken for the beginning of {_show(said)}")
 
 
 def check_prefix_of_a_conversation_gives_a_prefix_of_items(kit: DialectKit) -> None:
@@ -340,8 +276,6 @@ CHECKS: tuple[Callable[[DialectKit], None], ...] = (
     check_stream_without_its_end_is_noticed,
     check_events_are_whole_and_lines_are_safe,
     check_keepalives_change_nothing,
-    check_live_streams_say_the_same_as_whole_ones,
-    check_live_streams_never_mend,
     check_prefix_of_a_conversation_gives_a_prefix_of_items,
     check_text_is_verbatim,
     check_hostile_bodies_are_bad_requests,
@@ -354,8 +288,10 @@ CHECKS: tuple[Callable[[DialectKit], None], ...] = (
 
 def run_suite(kit: DialectKit) -> list[str]:
     """Broken promises, one line each; empty = the dialect keeps them all."""
+    from tugline.testing.dialect_live import LIVE_CHECKS
+
     broken = []
-    for check in CHECKS:
+    for check in CHECKS + LIVE_CHECKS:
         try:
             check(kit)
         except AssertionError as err:
@@ -396,6 +332,7 @@ def _replaced(value: object) -> Iterator[object]:
                 yield [*value[:i], inner, *value[i + 1 :]]
 
 
-def _show(item: object) -> str:
+def show(item: object) -> str:
+    """An item in a message, shortened."""
     text = repr(item)
     return text if len(text) < 300 else f"{text[:200]}...{text[-80:]}"
