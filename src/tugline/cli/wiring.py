@@ -144,6 +144,7 @@ def gateway_options(settings: Settings) -> GatewayOptions:
         max_body=gate.max_body,
         timing=Timing(gate.keepalive, gate.grace),
         rerender=gate.rerender,
+        streaming="live" if gate.streaming == "live" else "buffered",
     )
 
 

@@ -108,6 +108,8 @@ class GatewaySettings:
     """omit | refuse: images and files, which a text model cannot see."""
     constraints: str = "refuse"
     """refuse | ignore: structured output and forced tools on an engine without constrained sampling."""
+    streaming: str = "buffered"
+    """buffered | live: streams begin when a reply is whole, or show it while it is sampled."""
     rerender: bool = False
     """Control experiment: render every prompt anew, as gateways without token-in do. Breaks continuity on purpose."""
 

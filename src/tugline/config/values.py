@@ -59,6 +59,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
             "head_changed",
         )
     },
+    "gateway.streaming": ("buffered", "live"),
 }
 OWN_FILTER = re.compile(r"filters\.own\.([a-z][a-z0-9_]{0,39})")
 _NAMED_ENGINE = re.compile(r"engines\.[^.]+\.")

@@ -6,15 +6,15 @@ Every implementation, ours or a user's, passes the contract suite of its Protoco
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from tugline.core.clock import Deadline
 from tugline.core.columns import Floats, Ids
 from tugline.core.errors import TuglineError
-from tugline.core.items import Assistant, Pending, Reply, Request
+from tugline.core.items import Assistant, Delta, Pending, Reply, Request
 from tugline.core.roles import Hint
 from tugline.core.task import Environment, Task
 from tugline.core.task import ModelRoute as ModelRoute
@@ -92,6 +92,25 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Idempotent. No process of ours is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Ids (int32[n]) that were sampled since the piece before. The last piece, and no other, has the whole sample; what
+    the pieces hold is the beginning of its ids, not always all of them."""
+
+    ids: Ids
+    sample: Sample | None = None
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that hands out ids while it samples."""
+
+    def generate_stream(self, request: Generation) -> AsyncGenerator[Piece, None]:
+        """As `generate`, piece by piece. Closing or cancelling the iteration aborts the generation. Raises EngineError,
+        also behind pieces."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +206,39 @@ class Dialect(Protocol):
 
     def refusal(self, path: str) -> TuglineError:
         """Why a `refuse` route is not served, with what to do instead."""
+        ...
+
+
+class LiveStream(Protocol):
+    """One reply spelled as an event stream while it is sampled: open, deltas and beats, close. Pure, used by one call.
+
+    The events are those of `Dialect.stream`, up to how texts are cut into deltas.
+    """
+
+    def open(self, prompt: int) -> bytes:
+        """What stands before the first delta. `prompt`: tokens of the prompt."""
+        ...
+
+    def delta(self, more: Delta) -> bytes:
+        """Events that say more. Never empty text."""
+        ...
+
+    def beat(self) -> bytes:
+        """A keep-alive behind a delta."""
+        ...
+
+    def close(self, reply: Reply) -> tuple[bytes, bytes]:
+        """(the rest up to the terminal part, the terminal part). Raises VerifyError when what was said is not how the
+        reply begins."""
+        ...
+
+
+@runtime_checkable
+class LiveDialect(Dialect, Protocol):
+    """A dialect that can spell a reply before it is whole."""
+
+    def live(self, pending: Pending, beats: int = 0) -> LiveStream:
+        """A stream behind so many beats."""
         ...
 
 

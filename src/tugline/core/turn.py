@@ -91,9 +91,9 @@ class CallOutcome(StrEnum):
     """How a call ended. Exactly one per call; the sums appear in the report."""
 
     ANSWERED = "answered"
-    """A turn was committed and the reply's last byte was handed to the transport."""
+    """A turn was committed, the reply's last byte was handed over, and the client did not leave it unread."""
     UNDELIVERED = "undelivered"
-    """A turn was committed but the client was gone."""
+    """A turn was committed but the client was gone, or left before it had read all."""
     REPLAYED = "replayed"
     """The stored reply of an undelivered identical call was sent again; nothing was sampled."""
     COALESCED = "coalesced"

@@ -253,6 +253,10 @@ class Forest:
         """The harness has this turn's reply: of turns that say the same, an echo means this one."""
         self._delivered.add(turn_id)
 
+    def mark_undelivered(self, turn_id: str) -> None:
+        """The harness turned out not to have it."""
+        self._delivered.discard(turn_id)
+
     def delivered(self, turn_id: str) -> bool:
         """Whether the harness is known to have this turn's reply."""
         return turn_id in self._delivered

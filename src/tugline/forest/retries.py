@@ -79,6 +79,11 @@ class RetryBook:
         """A generation has started for this request."""
         self._entries.setdefault(fingerprint, _Entry()).running[call_id] = False
 
+    def runs(self, fingerprint: bytes, call_id: str) -> bool:
+        """Whether this call runs for this request."""
+        entry = self._entries.get(fingerprint)
+        return entry is not None and call_id in entry.running
+
     def abandon(self, fingerprint: bytes, call_id: str | None = None) -> None:
         """The client of a running generation has left."""
         entry = self._entries.get(fingerprint)
@@ -103,6 +108,13 @@ class RetryBook:
         entry.drop(call_id, abandoned=True)
         if turn_id not in entry.delivered:
             entry.undelivered = turn_id
+
+    def revoke(self, fingerprint: bytes, turn_id: str) -> None:
+        """What was handed over has not been read: the next identical request gets it."""
+        entry = self._entries.get(fingerprint)
+        if entry is not None and turn_id in entry.delivered:
+            del entry.delivered[turn_id]
+            entry.undelivered = entry.undelivered or turn_id
 
     def failed(self, fingerprint: bytes, call_id: str | None = None) -> None:
         """The generation failed: the next identical request starts anew."""

@@ -27,6 +27,7 @@ from tugline.forest.forest import Attachment, Forest
 from tugline.forest.roles import Place, links_at_commit
 from tugline.gateway.admission import admit, admit_elsewhere, check_budget, check_request
 from tugline.gateway.faithful import strips_reasoning
+from tugline.gateway.live import Feed
 from tugline.gateway.metrics import Metrics
 from tugline.gateway.session import Lane, OpenSession
 from tugline.gateway.upstream import RetryPolicy, sample
@@ -110,16 +111,22 @@ class Produced:
 
 
 async def produce(
-    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps, admitted: Callable[[], None]
+    session: OpenSession,
+    call: Inbound,
+    attached: Attachment,
+    deps: Deps,
+    admitted: Callable[[], None],
+    feed: Feed | None = None,
 ) -> Produced:
-    """Run the whole exchange. `admitted()` is called once the call can no longer fail for its own fault.
+    """Run the whole exchange. `admitted()` is called once the call can no longer fail for its own fault. `feed` gets
+    what can be shown of the reply while it is sampled.
 
     Raises the error to show the harness, in which case the forest is unchanged and the call's record is durable
     (if it can be).
     """
     try:
         with boundary(TuglineError, "internal error"):
-            return await _steps(session, call, attached, deps, admitted)
+            return await _steps(session, call, attached, deps, admitted, feed)
     except CommittedButGone:
         raise
     except asyncio.CancelledError:
@@ -133,11 +140,18 @@ async def produce(
 
 
 async def _steps(
-    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps, admitted: Callable[[], None]
+    session: OpenSession,
+    call: Inbound,
+    attached: Attachment,
+    deps: Deps,
+    admitted: Callable[[], None],
+    feed: Feed | None,
 ) -> Produced:
     prompt, sampling = await _prepare(session, call, attached, deps)
+    if feed is not None:
+        feed.begin(count(prompt.ids), lambda: deps.model.live(prompt.ids, call.request.options.stop))
     admitted()
-    taken = await _sample(session, call, prompt, sampling, deps)
+    taken = await _sample(session, call, (prompt, sampling), deps, feed)
     parsed = await _off_loop(
         deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
     )
@@ -212,10 +226,13 @@ def make_prompt(forest: Forest, request: Request, attached: Attachment, deps: De
     return Prompt(rendered.ids, 0, rendered.ids, rooted, attached.drift + rendered.drift, rooted.root_reason)
 
 
-async def _sample(session: OpenSession, call: Inbound, prompt: Prompt, sampling: Sampling, deps: Deps) -> Sample:
+async def _sample(
+    session: OpenSession, call: Inbound, asked: tuple[Prompt, Sampling], deps: Deps, feed: Feed | None
+) -> Sample:
     begun = time.perf_counter()
+    prompt, sampling = asked
     request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
-    taken, _ = await sample(deps.engine, request, deps.retry)
+    taken, _ = await sample(deps.engine, request, deps.retry, feed)
     deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
     return taken
 
@@ -229,7 +246,7 @@ def _make_turn(
     assistant = _with_call_ids(parsed.assistant, turn_id)
     stop = None
     if taken.finish == "stop" and last(taken.ids) not in info.stop_ids:
-        assistant, stop = _cut_at_stop(assistant, call.request.options.stop)
+        assistant, stop = cut_at_stop(assistant, call.request.options.stop)
         stop = stop or sampled.stop
     reply = Reply(
         id=pending.id,
@@ -273,7 +290,7 @@ def _make_turn(
     return turn, reply
 
 
-def _cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, str | None]:
+def cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, str | None]:
     """What is shown of a turn that a stop string ended: what stands before it, as every API has it. The ids stay."""
     at, stop = _first_of(said.text or "", stops)
     if stop is not None:
@@ -348,6 +365,25 @@ def _record(session: OpenSession, call: Inbound, end: End) -> CallRecord:
         root_reason=prompt.root_reason if prompt else None,
         drift=turn.drift if turn else (),
         error=end.error,
+        engine=call.lane.engine,
+        ignored=call.request.ignored,
+    )
+
+
+def side_record(session: OpenSession, call: Inbound, turn_id: str | None, outcome: CallOutcome) -> CallRecord:
+    """The record of a call that sampled nothing itself."""
+    return CallRecord(
+        call_id=call.call_id,
+        session_id=session.session_id,
+        seq=call.seq,
+        dialect=call.dialect.name,
+        path=call.path,
+        turn_id=turn_id,
+        outcome=outcome,
+        status=200,
+        started=call.started,
+        duration=max(0.0, time.time() - call.started),
+        asked_model=call.request.model[:200],
         engine=call.lane.engine,
         ignored=call.request.ignored,
     )
