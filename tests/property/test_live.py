@@ -14,7 +14,7 @@ from tugline.core.columns import Ids, concat, count, ids, ids_list, take
 from tugline.core.contracts import LiveDialect
 from tugline.core.items import Assistant, Delta, Options, Pending, Reply, Request, ToolCall, Usage, UserText
 from tugline.core.items import Head as EmptyHead
-from tugline.gateway.exchange import cut_at_stop
+from tugline.gateway.shown import cut_at_stop
 from tugline.testing.dialect_live import live_stream
 from unit.tokens.chat_kit import CHATML, PARSED_ARGS, STRUCTURE, TOOLS, model, split_up
 

@@ -20,7 +20,7 @@ import msgspec
 from tugline.core.columns import Ids, concat, count, last, take
 from tugline.core.contracts import CallLog, Dialect, Engine, EngineInfo, Generation, Sample
 from tugline.core.errors import EngineError, StoreError, TuglineError, boundary, describe
-from tugline.core.items import Assistant, Options, Pending, Reply, Request, ToolCall, Usage
+from tugline.core.items import Options, Pending, Reply, Request, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
 from tugline.forest.check import check_sample
 from tugline.forest.forest import Attachment, Forest
@@ -30,6 +30,7 @@ from tugline.gateway.faithful import strips_reasoning
 from tugline.gateway.live import Feed
 from tugline.gateway.metrics import Metrics
 from tugline.gateway.session import Lane, OpenSession
+from tugline.gateway.shown import cut_at_stop, first_of, unasked, with_call_ids
 from tugline.gateway.upstream import RetryPolicy, sample
 from tugline.tokens.model import BridgeRefused, ChatModel, Parsed
 
@@ -155,7 +156,9 @@ async def _steps(
     parsed = await _off_loop(
         deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
     )
-    drawn = Sampled(taken, parsed, sampling, _spelled(call, taken, deps))
+    stops = call.request.options.stop
+    spelled = first_of(deps.model.decode(taken.ids), stops)[1] if stops else None
+    drawn = Sampled(taken, parsed, sampling, spelled)
     turn, reply = _make_turn(session, call, prompt, drawn, deps.engine.info)
     record = _record(session, call, End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref))
     await _commit(session, call.lane, record, turn, deps)
@@ -243,7 +246,7 @@ def _make_turn(
     taken, parsed, sampling = sampled.sample, sampled.parsed, sampled.sampling
     pending = call.pending
     turn_id = f"turn_{pending.id}"
-    assistant = _with_call_ids(parsed.assistant, turn_id)
+    assistant = with_call_ids(parsed.assistant, turn_id)
     stop = None
     if taken.finish == "stop" and last(taken.ids) not in info.stop_ids:
         assistant, stop = cut_at_stop(assistant, call.request.options.stop)
@@ -280,7 +283,7 @@ def _make_turn(
         key_lenient=lenient,
         sampling=sampling,
         level=info.level,
-        drift=prompt.drift + parsed.drift + _unasked(call.request.options, assistant),
+        drift=prompt.drift + parsed.drift + unasked(call.request.options, assistant),
         untrainable=check_sample(request, taken, info),
         engine=call.lane.engine,
         role=call.place.role,
@@ -288,43 +291,6 @@ def _make_turn(
         links=links_at_commit(call.place, session.lanes[""].forest),
     )
     return turn, reply
-
-
-def cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, str | None]:
-    """What is shown of a turn that a stop string ended: what stands before it, as every API has it. The ids stay."""
-    at, stop = _first_of(said.text or "", stops)
-    if stop is not None:
-        return replace(said, text=(said.text or "")[:at] or None), stop
-    at, stop = _first_of(said.reasoning or "", stops)
-    return (said if stop is None else replace(said, reasoning=(said.reasoning or "")[:at] or None)), stop
-
-
-def _spelled(call: Inbound, taken: Sample, deps: Deps) -> str | None:
-    stops = call.request.options.stop
-    return _first_of(deps.model.decode(taken.ids), stops)[1] if stops else None
-
-
-def _first_of(text: str, stops: tuple[str, ...]) -> tuple[int, str | None]:
-    return min(((at, s) for s in stops if (at := text.find(s)) >= 0), default=(0, None))
-
-
-def _unasked(options: Options, said: Assistant) -> tuple[str, ...]:
-    """Wishes of the request that were sampled against: nothing constrains the engine."""
-    against = []
-    if said.calls and options.tool_choice == "none":
-        against.append("calls_unasked")
-    if len(said.calls) > 1 and not options.parallel_calls:
-        against.append("parallel_calls_unasked")
-    return tuple(against)
-
-
-def _with_call_ids(assistant: Assistant, turn_id: str) -> Assistant:
-    """Give each call a wire id that is unique in the session: some models repeat theirs turn by turn."""
-    if not assistant.calls:
-        return assistant
-    stem = turn_id.removeprefix("turn_")
-    calls = tuple(ToolCall(f"call_{stem}_{i}", c.name, c.arguments) for i, c in enumerate(assistant.calls))
-    return Assistant(assistant.text, assistant.reasoning, calls)
 
 
 def outcome_of(err: TuglineError) -> CallOutcome:
