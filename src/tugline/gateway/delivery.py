@@ -335,6 +335,7 @@ class Delivery:
     ) -> None:
         """`calls`: the call answered here and the id of the one that began the generation."""
         (call, begun_by), turn_id = calls, produced.turn.turn_id
+        self._count(session, call.dialect, CallOutcome.ANSWERED if delivered else CallOutcome.UNDELIVERED)
         if delivered:
             call.lane.retries.delivered(attached.fingerprint, turn_id, begun_by)
             call.lane.forest.mark_delivered(turn_id)
@@ -345,7 +346,6 @@ class Delivery:
                 self._replies[turn_id] = produced.reply
             if not call.lane.forest.delivered(turn_id):
                 await self._mark_undelivered(produced.record.call_id)
-        self._count(session, call.dialect, CallOutcome.ANSWERED if delivered else CallOutcome.UNDELIVERED)
 
     async def _replay(self, session: OpenSession, call: Inbound, turn_id: str, conn: Connection) -> bool:
         delivered = await self._send(conn, call, self._replies[turn_id])
