@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,14 +34,17 @@ def tugline_json(*args: str, timeout: float = 300, check: int | None = 0) -> dic
     return result
 
 
-def start_rollout(log: Path, *args: str) -> subprocess.Popen[bytes]:
-    """A rollout in a process group of its own; what it says goes to `log`."""
+def start_rollout(log: Path, *args: str, background: bool = False) -> subprocess.Popen[bytes]:
+    """A rollout in a process group of its own; what it says goes to `log`. `background`: as a shell script starts a
+    job with `&`, which ignores ^C from its birth; else as at a prompt, however the tests themselves were started."""
+    handling = signal.SIG_IGN if background else signal.SIG_DFL
     with log.open("ab") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "tugline.cli.main", "rollout", *args],
             stdout=out,
             stderr=out,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, handling),
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
 

@@ -20,16 +20,21 @@ def test_a_run_that_never_began_leaves_no_sandbox(tmp_path: Path) -> None:
     assert not (run / "sandboxes").exists() or list((run / "sandboxes").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_asked_stop_removes_sandboxes_and_the_run_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "background"), [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+)
+def test_an_asked_stop_removes_sandboxes_and_the_run_goes_on(
+    tmp_path: Path, number: signal.Signals, background: bool
+) -> None:
     script = tmp_path / "script.jsonl"
     script.write_text('{"settings": {"repeat": true}}\n{"text": "ok"}\n')
-    run, mark = tmp_path / "run", f"50{os.getpid()}"
+    run, mark = tmp_path / "run", f"50{os.getpid()}{number:02d}{background:d}"
     agent = tmp_path / "agent.sh"
     agent.write_text(f"#!/bin/sh\nsetsid sleep {mark} &\nexec sleep {mark}\n")
     agent.chmod(0o755)
     common = [*("--engine", f"scripted:{script}", "-n", "3", "--out", str(run), "--sandbox", "local")]
-    process = start_rollout(tmp_path / "log", "create-file-0", "--harness", f"command:/bin/sh {agent}", *common)
+    asked = ("create-file-0", "--harness", f"command:/bin/sh {agent}", *common)
+    process = start_rollout(tmp_path / "log", *asked, background=background)
     until = time.monotonic() + 60
     while len(processes(f"sleep {mark}")) < 6:
         assert process.poll() is None, (tmp_path / "log").read_text()

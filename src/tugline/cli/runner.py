@@ -100,7 +100,12 @@ def _run_all(request: RunRequest, tasks: tuple[Task, ...], path: Path, *, quiet:
 
 @contextmanager
 def orderly_end() -> Iterator[None]:
-    """SIGTERM (docker stop, Slurm, systemd) ends a run like ^C: sandboxes are removed before the process ends."""
+    """SIGTERM (docker stop, Slurm, systemd) ends a run like ^C: sandboxes are removed before the process ends.
+
+    Shell scripts start background jobs with ^C ignored, and then a SIGTERM turned into one would do nothing.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
