@@ -22,6 +22,7 @@ test: $(PY)
 soak: $(PY)
 	TUGLINE_TEST_KILLS=40 $(PY) -m pytest -q tests/real/test_kill9.py tests/service/test_store_kill.py --timeout 3600
 	$(PY) -m pytest -q -s -m soak tests/service/test_session_leaks.py --timeout 3600
+	TUGLINE_TEST_DISCONNECTS=2 $(PY) -m pytest -q tests/service/test_disconnects.py
 	for api in chat anthropic responses gemini; do $(PY) -m tugline.testing.fuzz --dialect $$api --bodies 20000 || exit 1; done
 	$(PY) tests/real/clis.py .clis
 	TUGLINE_TEST_CLIS=.clis $(PY) -m pytest -q -n 2 tests/real/test_clis_exact.py

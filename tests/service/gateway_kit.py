@@ -20,6 +20,7 @@ from tugline.engines.scripted import ScriptedEngine
 from tugline.gateway.delivery import Timing
 from tugline.gateway.gateway import GatewayOptions, LocalGateway
 from tugline.gateway.upstream import RetryPolicy
+from tugline.harnesses.roles import RULES
 from tugline.store import RunStore
 
 CALL = {"name": "bash", "arguments": '{"command" :  "ls"}'}
@@ -117,7 +118,7 @@ async def gateway(
     options = GatewayOptions(timing=timing, retry=RetryPolicy(3, 0.01, 0.02), max_body=1 << 20)
     model = chat_model(PILOT)
     model.probe()
-    running = LocalGateway(made, model, log or store, DIALECTS, options)
+    running = LocalGateway(made, model, log or store, DIALECTS, options, roles=RULES)
     await running.start()
     async with aiohttp.ClientSession() as http:
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from tugline.cli.wiring import PILOT, chat_model, make_trajectory
 from tugline.core.columns import count
@@ -89,22 +90,25 @@ async def wire(
     timing: Timing = Timing(),
     max_body: int = 1 << 20,
     host: str = "127.0.0.1",
+    streaming: Literal["buffered", "live"] = "buffered",
+    engine: Callable[[Engine], Engine] = lambda engine: engine,
 ) -> AsyncIterator[Wire]:
-    """A running gateway on a TCP port."""
+    """A running gateway on a TCP port. `engine`: puts something around the scripted engine."""
     folder = model_dir(tmp_path, context)
     store = RunStore.create(tmp_path / "run", "")
-    engine = ScriptedEngine(script, folder, tmp_path / "run" / "engine")
-    await engine.start()
-    options = GatewayOptions(host=host, timing=timing, retry=RetryPolicy(2, 0.01, 0.02), max_body=max_body)
+    played = engine(ScriptedEngine(script, folder, tmp_path / "run" / "engine"))
+    await played.start()
+    retry = RetryPolicy(2, 0.01, 0.02)
+    options = GatewayOptions(host=host, timing=timing, retry=retry, max_body=max_body, streaming=streaming)
     model = chat_model(folder)
     model.probe()
-    gateway = LocalGateway(engine, model, store, DIALECTS, options)
+    gateway = LocalGateway(played, model, store, DIALECTS, options)
     await gateway.start()
     try:
-        yield Wire(store, engine, gateway, tmp_path / "run")
+        yield Wire(store, played, gateway, tmp_path / "run")
     finally:
         await gateway.stop()
-        await engine.close()
+        await played.close()
         await store.close()
 
 

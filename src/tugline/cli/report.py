@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from tugline.cli import output
-from tugline.cli.show import show_drift, show_summary
+from tugline.cli.show import show_details, show_summary
 from tugline.core.errors import TuglineError
+from tugline.rollout.drift_report import drift_report
 from tugline.rollout.summary import summarise
 from tugline.store import RunStore
 
@@ -30,19 +31,22 @@ def register(app: typer.Typer) -> None:
 
 def report(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
-    drift: Annotated[bool, typer.Option("--drift", help="Only the drift table.")] = False,
+    drift: Annotated[
+        bool, typer.Option("--drift", help="How calls ended, every deviation with its first example.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """See HELP."""
     try:
         with RunStore.open(run, write=False) as store:
             summary = summarise(store)
+            details = drift_report(store) if drift else None
     except TuglineError as err:
         output.fail(err, as_json=as_json)
     if as_json:
-        output.emit(summary.as_json())
-    elif drift:
-        show_drift(output.console(), summary)
+        output.emit(summary.as_json() | ({"details": details.as_json()} if details else {}))
+    elif details is not None:
+        show_details(output.console(), details)
     else:
         show_summary(output.console(), summary)
     silent = summary.rewards and not summary.tokens["trained"]

@@ -26,6 +26,7 @@ from tugline.core.trace import Trajectory
 from tugline.core.turn import CallRecord, Turn
 from tugline.gateway.gateway import LocalGateway
 from tugline.gateway.server import bind, listen
+from tugline.harnesses.roles import RULES
 from tugline.rollout.api.app import ControlPlane
 from tugline.rollout.api.token import create_token
 from tugline.rollout.control_file import TOKEN, Control, remove_control, write_control
@@ -57,7 +58,8 @@ async def serving(settings: Settings, store: RunStore) -> AsyncIterator[Serving]
         stack.push_async_callback(engine.close)
         await engine.start()
         others = await stack.enter_async_context(other_engines(settings, store.path))
-        gateway = LocalGateway(engine, model, store, served_dialects(), gateway_options(settings), others=others)
+        options = gateway_options(settings)
+        gateway = LocalGateway(engine, model, store, served_dialects(), options, others=others, roles=RULES)
         stack.push_async_callback(gateway.stop)
 
         def build(state: Ended, turns: Sequence[Turn], calls: Sequence[CallRecord]) -> Trajectory:

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tugline.rollout.audit import Audit
+from tugline.rollout.drift_report import DriftReport, Seen
 from tugline.rollout.proof import Proof
 from tugline.rollout.summary import Summary
 
@@ -45,6 +47,7 @@ def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> N
         f"{tokens['sampled']} sampled, {tokens['trained']} trained, "
         f"{tokens['prompt_new']} of {tokens['prompt']} prompt tokens were new",
     )
+    grid.add_row("turns", "  ".join(f"{role} {n}" for role, n in summary.roles.most_common()) or "none")
     for name in ("booting", "running", "judging"):
         if summary.stages.get(name):
             values = sorted(summary.stages[name])
@@ -71,12 +74,59 @@ def show_drift(console: Console, summary: Summary) -> None:
     """The drift table: every deviation is counted and named, and so is what requests held without effect."""
     if not summary.drift:
         console.print("drift: none")
-    for title, unit, found in (("drift", "turns", summary.drift), ("without effect here", "calls", summary.ignored)):
+    tables = (
+        ("drift", "turns", summary.drift),
+        ("without effect here", "calls", summary.ignored),
+        ("new conversations", "calls", summary.roots),
+        ("links", "turns", summary.links),
+    )
+    for title, unit, found in tables:
         if found:
             table = Table(title, unit, box=None, pad_edge=False)
             for name, n in found.most_common():
                 table.add_row(escape(name), str(n))
             console.print(table)
+
+
+def show_details(console: Console, report: DriftReport) -> None:
+    """`tugline report --drift`: the commonest first, each with a call that `tugline explain` can show."""
+    calls = "  ".join(f"{name} {n}" for name, n in sorted(report.calls.items())) or "none"
+    console.print(f"calls: {calls}", markup=False)
+    console.print("levels: " + ("  ".join(f"{k} {n}" for k, n in sorted(report.levels.items())) or "none"))
+    if not report.drift:
+        console.print("drift: none")
+    tables: tuple[tuple[str, str, dict[str, Seen]], ...] = (
+        ("drift", "turns", report.drift),
+        ("conversations begun", "calls", report.roots),
+        ("not trained", "turns", report.untrained),
+        ("without effect here", "calls", report.ignored),
+        ("errors", "calls", report.errors),
+    )
+    for title, unit, found in tables:
+        if found:
+            table = Table(title, unit, "first seen", box=None, pad_edge=False)
+            for name, seen in sorted(found.items(), key=lambda pair: (-pair[1].times, pair[0])):
+                tokens = f" ({seen.tokens} tokens)" if seen.tokens else ""
+                table.add_row(escape(name), f"{seen.times}{tokens}", f"{seen.session_id} {seen.call_id or ''}")
+            console.print(table)
+    table = Table("check", "proves", "status", box=None, pad_edge=False)
+    for row in report.checks():
+        table.add_row(*row)
+    console.print(table)
+
+
+def show_audit(console: Console, audit: Audit) -> None:
+    """Prompts beside one whole render each."""
+    state = "[bold green]agree[/]" if audit.ok else "[bold red]DIFFER[/]"
+    kinds = ", ".join(f"{kind} {n}" for kind, n in audit.kinds.most_common()) or "no deviation"
+    console.print(
+        f"template: {audit.prompts} prompts rendered whole {state}, {audit.same} the same; {kinds}"
+        + (f"; {audit.refused} could not be rendered" if audit.refused else "")
+    )
+    for kind, example in audit.examples.items():
+        where = f"{example.turn_id} at token {example.deviation.position}"
+        ours, theirs = example.deviation.prompt[:80], example.deviation.rendered[:80]
+        console.print(f"  {kind}: {where}: prompt {ours!r}, rendered {theirs!r}", markup=False)
 
 
 def show_proof(console: Console, proof: Proof, rescored: Rescored | None = None) -> None:

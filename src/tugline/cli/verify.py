@@ -12,10 +12,11 @@ import typer
 from tugline.cli import output
 from tugline.cli.runner import Rescored
 from tugline.cli.runner import rescore as rescore_calls
-from tugline.cli.show import show_proof
-from tugline.cli.wiring import engine_for, journal_of
+from tugline.cli.show import show_audit, show_proof
+from tugline.cli.wiring import chat_models, engine_for, journal_of
 from tugline.config.load import load
 from tugline.core.errors import TuglineError
+from tugline.rollout.audit import audit_run
 from tugline.rollout.proof import prove_run
 from tugline.store import RunStore
 
@@ -26,6 +27,7 @@ HELP = """Prove every call of a run against the engine's own journal, and every 
   tugline verify runs/first
   tugline verify runs/first --json | jq .calls
   tugline verify runs/first --rescore
+  tugline verify runs/first --audit
 
 Exit status 0: everything holds. 1: something contradicts; the call and token position are named.
 """
@@ -41,6 +43,9 @@ def verify(
     rescore: Annotated[
         bool, typer.Option("--rescore", help="Also score random calls again with the run's policy (starts its engine).")
     ] = False,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Also render prompts whole by the model's template and compare.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """See HELP."""
@@ -50,14 +55,18 @@ def verify(
             proof = prove_run(store, journal_of(run))
             if rescore:
                 again = asyncio.run(_rescore(run, store))
+            audited = audit_run(store, chat_models(run)) if audit else None
     except TuglineError as err:
         output.fail(err, as_json=as_json)
     if as_json:
         scored = {"calls": again.calls, "max_abs_diff": again.worst} if again else None
-        output.emit(proof.as_json() | ({"rescored": scored} if rescore else {}))
+        more = {"audit": audited.as_json()} if audited else {}
+        output.emit(proof.as_json() | ({"rescored": scored} if rescore else {}) | more)
     else:
         show_proof(output.console(), proof, again)
-    ok = proof.ok and (again is None or again.ok)
+        if audited:
+            show_audit(output.console(), audited)
+    ok = proof.ok and (again is None or again.ok) and (audited is None or audited.ok)
     raise typer.Exit(output.OK if ok else output.FAILED)
 
 

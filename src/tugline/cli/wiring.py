@@ -10,6 +10,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
+from tugline.cli.edits import edit_policy, text_filters
+from tugline.config.load import load
 from tugline.config.types import Settings
 from tugline.core.contracts import Dialect, Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
 from tugline.core.errors import ConfigError, boundary
@@ -24,12 +26,14 @@ from tugline.engines.modeldir import read_model_dir
 from tugline.gateway.delivery import Timing
 from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
 from tugline.harnesses import harness as find_harness
+from tugline.harnesses.roles import RULES
 from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
 from tugline.sandboxes import provider as sandbox_provider
 from tugline.store import RunStore
 from tugline.tokens.model import ChatFiles, ChatModel
 from tugline.trajectory.build import SessionFacts, build
+from tugline.trajectory.merge import strategy_for
 from tugline.trajectory.rows import undelivered_turns
 from tugline.verifiers import verifier_for
 
@@ -98,6 +102,25 @@ def chat_model(path: Path) -> ChatModel:
     )
 
 
+def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
+    """Chat models of a stored run's engines by name, "" = the policy, each loaded once. The function raises ConfigError
+    for an engine or model directory that is not there."""
+    settings = load(run_dir / "run.toml", {}, {}).settings
+    loaded: dict[str, ChatModel] = {}
+
+    def find(engine: str) -> ChatModel:
+        if engine not in loaded:
+            known = settings.engines.get(engine, settings.engine if not engine else None)
+            if known is None:
+                raise ConfigError(f"the run's settings name no engine {engine!r}", where=str(run_dir / "run.toml"))
+            loaded[engine] = chat_model(
+                _model_dir(known.model, f"engines.{engine}.model" if engine else "engine.model")
+            )
+        return loaded[engine]
+
+    return find
+
+
 def engine_for(settings: Settings, run_dir: Path) -> Engine:
     """The engine of a run; its journal lies in RUN/engine/."""
     return make_engine(
@@ -121,6 +144,7 @@ def gateway_options(settings: Settings) -> GatewayOptions:
         max_body=gate.max_body,
         timing=Timing(gate.keepalive, gate.grace),
         rerender=gate.rerender,
+        streaming="live" if gate.streaming == "live" else "buffered",
     )
 
 
@@ -134,6 +158,9 @@ def policy_of(settings: Settings) -> Policy:
         media="refuse" if settings.gateway.media == "refuse" else "omit",
         constraints="ignore" if settings.gateway.constraints == "ignore" else "refuse",
         routes=tuple(ModelRoute(pattern, engine) for pattern, engine in settings.models.routes.items()),
+        history_reasoning="template" if settings.edits.history_reasoning == "template" else "keep",
+        edits=edit_policy(settings),
+        filters=text_filters(settings),
     )
 
 
@@ -242,7 +269,7 @@ def make_trajectory(
         reward_parts=dict(ended.reward_parts),
         logprob_kind=logprob_kind,
     )
-    return build(facts, turns, undelivered_turns(turns, calls))
+    return build(facts, turns, undelivered_turns(turns, calls), strategy_for(turns))
 
 
 @asynccontextmanager
@@ -267,7 +294,7 @@ async def wired(
         await provider.reap()
         await engine.start()
         others = await stack.enter_async_context(other_engines(settings, run_dir))
-        gateway = LocalGateway(engine, model, store, served_dialects(), options, others=others)
+        gateway = LocalGateway(engine, model, store, served_dialects(), options, others=others, roles=RULES)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         parts = Parts(

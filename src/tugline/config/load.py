@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from tugline.config.types import EngineSettings, Settings
-from tugline.config.values import convert
+from tugline.config.values import OWN_FILTER, convert
 from tugline.core.errors import ConfigError
 
 ENV_PREFIX = "TUGLINE_"
@@ -74,6 +74,7 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, object, str]]:
     except tomllib.TOMLDecodeError as err:
         raise ConfigError(f"is not valid TOML: {err}", where=str(file)) from err
     sections = {key.rpartition(".")[0] for key, _ in _kinds(Settings, "")} | {"engines", "models", "models.routes"}
+    sections.add("filters.own")
     for key, value in _leaves(tree, ""):
         if value != {} or key not in sections:  # an empty section sets nothing
             yield key, value, f"{file}{_line_of(text, key)}"
@@ -110,11 +111,12 @@ def _line_of(text: str, key: str) -> str:
 
 
 def _open_kind(key: str) -> object | None:
-    """Type of a setting in a section whose keys are people's own: `engines.NAME.x` and `models.routes.PATTERN`."""
+    """Type of a setting in a section whose keys are people's own: `engines.NAME.x`, `models.routes.PATTERN` and
+    `filters.own.NAME`."""
     named = re.fullmatch(r"engines\.[A-Za-z0-9_-]{1,64}\.(\w+)", key)
     if named:
         return get_type_hints(EngineSettings).get(named.group(1))
-    return str if re.fullmatch(r"models\.routes\..+", key, re.DOTALL) else None
+    return str if OWN_FILTER.fullmatch(key) or re.fullmatch(r"models\.routes\..+", key, re.DOTALL) else None
 
 
 def _kinds(cls: type, prefix: str) -> Iterator[tuple[str, object]]:

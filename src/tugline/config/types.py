@@ -108,8 +108,39 @@ class GatewaySettings:
     """omit | refuse: images and files, which a text model cannot see."""
     constraints: str = "refuse"
     """refuse | ignore: structured output and forced tools on an engine without constrained sampling."""
+    streaming: str = "buffered"
+    """buffered | live: streams begin when a reply is whole, or show it while it is sampled."""
     rerender: bool = False
     """Control experiment: render every prompt anew, as gateways without token-in do. Breaks continuity on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditSettings:
+    """What becomes of a turn of ours that an agent sends back otherwise. retain: the sampled ids stay. honour: the
+    conversation branches before the turn, and the agent's words stand there."""
+
+    history_reasoning: str = "keep"
+    """keep | template: sampled reasoning stays in the prompt, or only where the chat template would leave it."""
+    ws_trim: str = "retain"
+    reasoning_changed: str = "retain"
+    args_lossy_known: str = "retain"
+    args_repaired: str = "honour"
+    args_changed: str = "honour"
+    text_changed: str = "honour"
+    head_changed: str = "honour"
+    """Other tools or template arguments. honour: a conversation of its own; retain: it goes on under the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSettings:
+    """Volatile text that counts for nothing when requests are matched with turns. Prompts are never filtered."""
+
+    billing_header: bool = True
+    """A line `x-anthropic-billing-header: ...` at the beginning of the first system text."""
+    total_tokens: bool = False
+    """`<total_tokens>...</total_tokens>` in any text."""
+    own: Mapping[str, str] = field(default_factory=dict)
+    """Name -> regular expression over any system, user or result text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +170,8 @@ class Settings:
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    edits: EditSettings = field(default_factory=EditSettings)
+    filters: FilterSettings = field(default_factory=FilterSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     engines: Mapping[str, EngineSettings] = field(default_factory=dict)
     """Engines beside the policy, by name: teachers, judges, utility models. Their calls are recorded, never trained."""

@@ -46,7 +46,22 @@ RANGES: dict[str, tuple[float, float]] = {
 CHOICES: dict[str, tuple[str, ...]] = {
     "gateway.media": ("omit", "refuse"),
     "gateway.constraints": ("refuse", "ignore"),
+    "edits.history_reasoning": ("keep", "template"),
+    **{
+        f"edits.{name}": ("retain", "honour")
+        for name in (
+            "ws_trim",
+            "reasoning_changed",
+            "args_lossy_known",
+            "args_repaired",
+            "args_changed",
+            "text_changed",
+            "head_changed",
+        )
+    },
+    "gateway.streaming": ("buffered", "live"),
 }
+OWN_FILTER = re.compile(r"filters\.own\.([a-z][a-z0-9_]{0,39})")
 _NAMED_ENGINE = re.compile(r"engines\.[^.]+\.")
 
 
@@ -64,12 +79,24 @@ def convert(key: str, kind: object, value: object, where: str) -> object:
         result = int(_scaled(key, value, _SIZE, "", "a size such as 1048576, 512MB or 1GiB", where))
     else:
         result = _plain(key, base, value, where)
+    if OWN_FILTER.fullmatch(key):
+        _check_pattern(key, str(result), where)
     if key in CHOICES and result not in CHOICES[key]:
         raise ConfigError(f"{key} = {value!r} is none of: {', '.join(CHOICES[key])}", where=where)
     low, high = RANGES.get(_NAMED_ENGINE.sub("engine.", key), (-math.inf, math.inf))
     if isinstance(result, int | float) and not low <= result <= high:
         raise ConfigError(f"{key} = {value!r} is outside {low:g} .. {high:g}", where=where)
     return result
+
+
+def _check_pattern(key: str, pattern: str, where: str) -> None:
+    """A filter must be a regular expression that does not match everywhere."""
+    try:
+        empty = re.compile(pattern).fullmatch("") is not None
+    except re.error as err:
+        raise ConfigError(f"{key} = {pattern!r} is no regular expression: {err}", where=where) from err
+    if empty:
+        raise ConfigError(f"{key} = {pattern!r} matches no text at all", where=where)
 
 
 def _plain(key: str, base: object, value: object, where: str) -> object:

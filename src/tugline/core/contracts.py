@@ -6,15 +6,16 @@ Every implementation, ours or a user's, passes the contract suite of its Protoco
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from tugline.core.clock import Deadline
 from tugline.core.columns import Floats, Ids
 from tugline.core.errors import TuglineError
-from tugline.core.items import Assistant, Pending, Reply, Request
+from tugline.core.items import Assistant, Delta, Pending, Reply, Request
+from tugline.core.roles import Hint
 from tugline.core.task import Environment, Task
 from tugline.core.task import ModelRoute as ModelRoute
 from tugline.core.turn import CallOutcome, CallRecord, Finish, Sampling, Turn
@@ -91,6 +92,25 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Idempotent. No process of ours is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Ids (int32[n]) that were sampled since the piece before. The last piece, and no other, has the whole sample; what
+    the pieces hold is the beginning of its ids, not always all of them."""
+
+    ids: Ids
+    sample: Sample | None = None
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that hands out ids while it samples."""
+
+    def generate_stream(self, request: Generation) -> AsyncGenerator[Piece, None]:
+        """As `generate`, piece by piece. Closing or cancelling the iteration aborts the generation. Raises EngineError,
+        also behind pieces."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +206,39 @@ class Dialect(Protocol):
 
     def refusal(self, path: str) -> TuglineError:
         """Why a `refuse` route is not served, with what to do instead."""
+        ...
+
+
+class LiveStream(Protocol):
+    """One reply spelled as an event stream while it is sampled: open, deltas and beats, close. Pure, used by one call.
+
+    The events are those of `Dialect.stream`, up to how texts are cut into deltas.
+    """
+
+    def open(self, prompt: int) -> bytes:
+        """What stands before the first delta. `prompt`: tokens of the prompt."""
+        ...
+
+    def delta(self, more: Delta) -> bytes:
+        """Events that say more. Never empty text."""
+        ...
+
+    def beat(self) -> bytes:
+        """A keep-alive behind a delta."""
+        ...
+
+    def close(self, reply: Reply) -> tuple[bytes, bytes]:
+        """(the rest up to the terminal part, the terminal part). Raises VerifyError when what was said is not how the
+        reply begins."""
+        ...
+
+
+@runtime_checkable
+class LiveDialect(Dialect, Protocol):
+    """A dialect that can spell a reply before it is whole."""
+
+    def live(self, pending: Pending, beats: int = 0) -> LiveStream:
+        """A stream behind so many beats."""
         ...
 
 
@@ -358,6 +411,14 @@ class Harness(Protocol):
         ...
 
 
+class RoleRule(Protocol):
+    """What one harness's requests say of themselves. Pure, total and quick: it sees every request of every agent."""
+
+    def __call__(self, headers: Mapping[str, str], request: Request) -> Hint | None:
+        """None for a request of another harness. Header names are lower case."""
+        ...
+
+
 # -------------------------------------------------------------------------------------------------- verifiers
 
 
@@ -407,6 +468,44 @@ class CallLog(Protocol):
 # ------------------------------------------------------------------------------------- gateway <-> rollout
 
 
+Edit: TypeAlias = Literal["retain", "honour"]
+
+
+@dataclass(frozen=True, slots=True)
+class EditPolicy:
+    """What becomes of a turn of ours that a harness echoes otherwise than it was said. Each is counted as drift.
+
+    retain: the sampled ids stay, what the harness changed is not obeyed. honour: the conversation branches before the
+    turn and the harness's words stand there. Edits that are not listed have no choice: other spellings are retained,
+    calls added, removed or renamed and turns cut short are honoured.
+    """
+
+    ws_trim: Edit = "retain"
+    """White space trimmed off text or reasoning."""
+    reasoning_changed: Edit = "retain"
+    """Other reasoning, or reasoning where there was none. Dropped reasoning: `Policy.history_reasoning`."""
+    args_lossy_known: Edit = "retain"
+    """Arguments that are no JSON object, replaced in a way that harnesses are known for."""
+    args_repaired: Edit = "honour"
+    """Arguments that were no JSON object, replaced by others."""
+    args_changed: Edit = "honour"
+    """Another value of arguments that were one."""
+    text_changed: Edit = "honour"
+    head_changed: Edit = "honour"
+    """Other tools or template arguments: a root of its own, or the conversation goes on under those it began with."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFilter:
+    """Text that counts for nothing when a request is matched with earlier turns. `pattern` is a regular expression over
+    the text of one item."""
+
+    name: str
+    pattern: str
+    where: Literal["first_system", "any"] = "any"
+    """first_system: the conversation's first system text only. any: every system, user and result text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What the operator fixes for a session's calls. None = as the harness asks."""
@@ -415,12 +514,16 @@ class Policy:
     max_turns: int | None = None
     max_session_tokens: int | None = None
     history_reasoning: Literal["keep", "template"] = "keep"
+    """keep: sampled reasoning stays in the prompt. template: only where the chat template itself would leave it, at the
+    price of a new row wherever it would not; a harness that drops reasoning is obeyed."""
     media: Literal["omit", "refuse"] = "omit"
     """Images and files, which a text model cannot see: named in their place (drift `media_omitted`), or an error."""
     constraints: Literal["ignore", "refuse"] = "refuse"
     """Structured output and forced tools on an engine without constrained sampling: sampled freely, or an error."""
     routes: tuple[ModelRoute, ...] = ()
     """Model names that do not mean the policy. The first that fits counts."""
+    edits: EditPolicy = EditPolicy()
+    filters: tuple[TextFilter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,14 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
+class Delta:
+    """More of a reply under way, behind what was said of it before. All reasoning comes before all text."""
+
+    kind: Literal["reasoning", "text"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """What goes back to the harness, before the dialect spells it.
 

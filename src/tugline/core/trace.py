@@ -34,6 +34,7 @@ class Trace:
     session_id: str
     group_id: str
     kind: Role
+    """Role of the first turn that the row trains; `spans` have the role of each."""
     parent: str | None
     """trace_id of the row that this one branches from, or None."""
     order: int
@@ -47,6 +48,8 @@ class Trace:
     loss_weight: float = 1.0
     level: str = "L4"
     drift: dict[str, int] = field(default_factory=dict)
+    links: tuple[tuple[str, str], ...] = ()
+    """(name, trace_id): rows that this one belongs to besides its parent, by the links of the turns that it trains."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,14 @@ Finish = Literal["stop", "length", "abort"]
 """The engine's raw reason. A stop means the last sampled id is in the stop set."""
 
 Role = Literal["main", "subagent", "auxiliary", "compaction"]
+"""What a turn is for: the task; a part of it, given to another agent; a side job such as a title; a summary that takes
+the place of a conversation."""
+
+Link = Literal["compaction_of", "spawned_by", "resample_of", "aux_of"]
+"""compaction_of  of a compaction: the newest turn that it sums up. Of the conversation behind it: the compaction
+spawned_by     of a sub-agent's first turn: the turn that called for it
+resample_of    the same request was answered before by that turn, and its reply delivered
+aux_of         of an auxiliary turn: the newest main turn"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,14 @@ class Turn:
     """Reason why no row may train this turn's tokens, or None."""
     engine: str = ""
     """Name of the engine that sampled it when that is not the policy: such turns never train."""
+    thread: str = ""
+    """The conversation that its harness says it belongs to, in the harness's own words; "" = it does not say."""
+    links: tuple[tuple[str, str], ...] = ()
+    """(name, turn id), besides the parent: see `Link`."""
+
+    def link(self, name: Link) -> str | None:
+        """The turn that a link leads to, or None."""
+        return next((turn_id for known, turn_id in self.links if known == name), None)
 
     @property
     def said(self) -> Assistant:
@@ -75,9 +91,9 @@ class CallOutcome(StrEnum):
     """How a call ended. Exactly one per call; the sums appear in the report."""
 
     ANSWERED = "answered"
-    """A turn was committed and the reply's last byte was handed to the transport."""
+    """A turn was committed, the reply's last byte was handed over, and the client did not leave it unread."""
     UNDELIVERED = "undelivered"
-    """A turn was committed but the client was gone."""
+    """A turn was committed but the client was gone, or left before it had read all."""
     REPLAYED = "replayed"
     """The stored reply of an undelivered identical call was sent again; nothing was sampled."""
     COALESCED = "coalesced"

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tugline.core.contracts import Route
+from tugline.core.contracts import LiveStream, Route
 from tugline.core.errors import NotFound, TuglineError
 from tugline.core.items import Assistant, Pending, Reply, Request
 from tugline.dialects import anthropic_reply as spell
 from tugline.dialects import anthropic_wire as wire
 from tugline.dialects.anthropic_blocks import blocks
 from tugline.dialects.anthropic_decode import Decoders, assistant, to_request
+from tugline.dialects.anthropic_live import AnthropicLive
 from tugline.dialects.wire import bearer, decode, error_headers
 
 COUNT = (("call", "count"),)
@@ -72,6 +73,10 @@ class AnthropicDialect:
     def stream(self, reply: Reply, beats: int = 0) -> tuple[list[bytes], bytes]:
         """message_start to message_delta; the terminal part is message_stop."""
         return list(spell.events(reply)), spell.STOP
+
+    def live(self, pending: Pending, beats: int = 0) -> LiveStream:
+        """The same events while the reply is sampled."""
+        return AnthropicLive(pending)
 
     def echo(self, reply: Reply) -> Assistant:
         """Through the wire and back: what decode() gives for a verbatim echo."""

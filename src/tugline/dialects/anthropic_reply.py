@@ -66,15 +66,24 @@ def events(reply: Reply) -> Iterator[bytes]:
     yield spelled(wire.MessageStart(head))
     yield PING
     for index, block in enumerate(whole.content):
-        yield spelled(wire.BlockStart(index, _opening(block)))
-        for delta in _deltas(block):
-            yield spelled(wire.BlockDelta(index, delta))
-        yield spelled(wire.BlockStop(index))
-    usage = whole.usage
+        yield from block_events(index, block)
+    yield stopped(reply, whole.usage)
+
+
+def block_events(index: int, block: wire.OutBlock) -> Iterator[bytes]:
+    """One content block from its start to its stop."""
+    yield spelled(wire.BlockStart(index, _opening(block)))
+    for delta in _deltas(block):
+        yield spelled(wire.BlockDelta(index, delta))
+    yield spelled(wire.BlockStop(index))
+
+
+def stopped(reply: Reply, usage: wire.OutUsage) -> bytes:
+    """Why the reply ended, and all counts."""
     totals = wire.DeltaUsage(
         usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens, usage.output_tokens_details
     )
-    yield spelled(wire.MessageDelta(wire.Stopped(stop_reason(reply), reply.stop), totals))
+    return spelled(wire.MessageDelta(wire.Stopped(stop_reason(reply), reply.stop), totals))
 
 
 def error_body(err: TuglineError) -> wire.ErrorReply:

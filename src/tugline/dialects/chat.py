@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from tugline.core.contracts import Route
+from tugline.core.contracts import LiveStream, Route
 from tugline.core.errors import NotFound, TuglineError
-from tugline.core.items import Assistant, Pending, Reply, Request
+from tugline.core.items import Assistant, Delta, Pending, Reply, Request, ToolCall
 from tugline.dialects import chat_wire as wire
 from tugline.dialects.chat_decode import Decoders, assistant, to_request
 from tugline.dialects.openai_errors import ErrorReply, error_body, error_reply
+from tugline.dialects.said import Said
 from tugline.dialects.sse import escape_separators, event, pieces
 from tugline.dialects.wire import bearer, decode
 
@@ -60,14 +61,22 @@ class ChatDialect:
 
     def stream(self, reply: Reply, beats: int = 0) -> tuple[list[bytes], bytes]:
         """chat.completion.chunk events; the terminal part is `data: [DONE]`."""
-        options_usage = reply.request.options.include_usage
-        usage = None if options_usage else UNSET
-        chunks = [self._chunk(reply, delta, None, usage) for delta in _deltas(reply.assistant)]
-        chunks.append(self._chunk(reply, wire.Delta(), reply.finish, usage))
-        if options_usage:
+        usage = None if reply.request.options.include_usage else UNSET
+        chunks = [self.chunk(reply, delta, None, usage) for delta in _deltas(reply.assistant)]
+        return [event(chunk) for chunk in (*chunks, *self.end(reply))], b"data: [DONE]\n\n"
+
+    def end(self, reply: Reply) -> list[bytes]:
+        """Chunks behind all that is said."""
+        usage = reply.request.options.include_usage
+        chunks = [self.chunk(reply, wire.Delta(), reply.finish, None if usage else UNSET)]
+        if usage:
             last = wire.Chunk(_id(reply), "chat.completion.chunk", reply.created, reply.model, [], _usage(reply))
             chunks.append(self._encode(last))
-        return [event(chunk) for chunk in chunks], b"data: [DONE]\n\n"
+        return chunks
+
+    def live(self, pending: Pending, beats: int = 0) -> LiveStream:
+        """The same chunks while the reply is sampled."""
+        return _Live(self, pending)
 
     def echo(self, reply: Reply) -> Assistant:
         """Through the wire and back: what decode() gives for a verbatim echo."""
@@ -98,7 +107,8 @@ class ChatDialect:
         """This API has no refused routes."""
         return NotFound(f"no route {path[:200]}")
 
-    def _chunk(self, reply: Reply, delta: wire.Delta, finish: str | None, usage: UnsetType | None) -> bytes:
+    def chunk(self, reply: Reply | Pending, delta: wire.Delta, finish: str | None, usage: UnsetType | None) -> bytes:
+        """One chunk's data."""
         choice = wire.ChunkChoice(0, delta, finish)
         chunk = wire.Chunk(_id(reply), "chat.completion.chunk", reply.created, reply.model, [choice], usage)
         return self._encode(chunk)
@@ -115,7 +125,45 @@ def _model(name: str, context: int) -> dict[str, Any]:
     }
 
 
-def _id(reply: Reply) -> str:
+class _Live:
+    """Implements core LiveStream."""
+
+    def __init__(self, dialect: ChatDialect, pending: Pending) -> None:
+        self._dialect = dialect
+        self._pending = pending
+        self._usage = None if pending.request.options.include_usage else UNSET
+        self._said = Said()
+
+    def open(self, prompt: int) -> bytes:
+        """The role."""
+        return self._events(wire.Delta(role="assistant"))
+
+    def delta(self, more: Delta) -> bytes:
+        """One chunk."""
+        self._said.add(more)
+        reasoning = more.kind == "reasoning"
+        return self._events(wire.Delta(reasoning_content=more.text) if reasoning else wire.Delta(content=more.text))
+
+    def beat(self) -> bytes:
+        """A comment."""
+        return self._dialect.keepalive(self._pending, 0)
+
+    def close(self, reply: Reply) -> tuple[bytes, bytes]:
+        """What is left of the texts, calls, finish, usage."""
+        reasoning, text = self._said.rest(reply)
+        deltas = [wire.Delta(reasoning_content=piece) for piece in pieces(reasoning)]
+        deltas += [wire.Delta(content=piece) for piece in pieces(text)]
+        deltas += _call_deltas(reply.assistant.calls)
+        if not (reply.assistant.text or reply.assistant.calls):
+            deltas.append(wire.Delta(content=""))  # content is null only beside calls
+        ends = b"".join([event(chunk) for chunk in self._dialect.end(reply)])
+        return self._events(*deltas) + ends, b"data: [DONE]\n\n"
+
+    def _events(self, *deltas: wire.Delta) -> bytes:
+        return b"".join([event(self._dialect.chunk(self._pending, delta, None, self._usage)) for delta in deltas])
+
+
+def _id(reply: Reply | Pending) -> str:
     return f"chatcmpl-{reply.id}"
 
 
@@ -136,7 +184,11 @@ def _deltas(said: Assistant) -> Iterator[wire.Delta]:
         yield wire.Delta(reasoning_content=piece)
     for piece in pieces(said.text):
         yield wire.Delta(content=piece)
-    for index, call in enumerate(said.calls):
+    yield from _call_deltas(said.calls)
+
+
+def _call_deltas(calls: Sequence[ToolCall]) -> Iterator[wire.Delta]:
+    for index, call in enumerate(calls):
         opening = wire.OutFunction("", call.name)
         yield wire.Delta(tool_calls=[wire.OutCall(opening, index=index, id=call.id, type="function")])
         for piece in pieces(call.arguments):

@@ -8,12 +8,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from tugline.core.contracts import Route
+from tugline.core.contracts import LiveStream, Route
 from tugline.core.errors import BadRequest, ContextOverflow, Overloaded, TuglineError, Unsupported
-from tugline.core.items import Assistant, Pending, Reply, Request
+from tugline.core.items import Assistant, Pending, Reply, Request, ToolCall
 from tugline.dialects import gemini_wire as wire
 from tugline.dialects.gemini_decode import ARRAY, assistant, to_request
 from tugline.dialects.gemini_fields import Decoders
+from tugline.dialects.gemini_live import GeminiLive
 from tugline.dialects.gemini_turns import spelled
 from tugline.dialects.sse import escape_separators, event, pieces
 from tugline.dialects.wire import bearer, retry_after, sound
@@ -78,7 +79,7 @@ class GeminiDialect:
             chunks, last = self._chunks(reply)
             return b"[" + b",\n".join([escape_separators(chunk) for chunk in (*chunks, last)]) + b"]"
         content = wire.OutContent(self._parts(reply))
-        return escape_separators(self._encode(self._response(reply, content, last=True)))
+        return escape_separators(self._encode(self._response(reply, content)))
 
     def keepalive(self, pending: Pending, n: int) -> bytes:
         """A blank line, which ends an event that has not begun. A comment would break both official SDKs, and a chunk
@@ -89,6 +90,10 @@ class GeminiDialect:
         """GenerateContentResponse chunks of one part each; finishReason and usage stand in the terminal one alone."""
         chunks, last = self._chunks(reply)
         return [event(chunk) for chunk in chunks], event(last)
+
+    def live(self, pending: Pending, beats: int = 0) -> LiveStream:
+        """The same chunks while the reply is sampled."""
+        return GeminiLive(self, pending)
 
     def echo(self, reply: Reply) -> Assistant:
         """Through the wire and back: what decode() gives for a verbatim echo."""
@@ -132,9 +137,25 @@ class GeminiDialect:
             signed = wire.signature(reply, sealed=False)
             for part in parts:
                 part.thought_signature = part.thought_signature or signed
-        chunks = [self._encode(self._response(reply, wire.OutContent((part,)))) for part in parts]
+        return [self.chunk(reply, part) for part in parts], self.last(reply)
+
+    def chunk(self, reply: Reply | Pending, part: wire.OutPart) -> bytes:
+        """One chunk's data."""
+        candidate = wire.OutCandidate(wire.OutContent((part,)), None, 0)
+        return self._encode(wire.OutResponse((candidate,), None, reply.model, reply.id))
+
+    def last(self, reply: Reply) -> bytes:
+        """The terminal chunk's data."""
         end = wire.OutContent((wire.OutPart(""),))  # a content without parts makes a turn invalid in the SDKs
-        return chunks, self._encode(self._response(reply, end, last=True))
+        return self._encode(self._response(reply, end))
+
+    def calls(self, calls: Sequence[ToolCall]) -> list[wire.OutPart]:
+        """Calls as parts, unsigned."""
+        parts = []
+        for call in calls:
+            args = spelled(self._decoders, call.arguments)
+            parts.append(wire.OutPart(function_call=wire.OutCall(call.name, UNSET if args is None else args, call.id)))
+        return parts
 
     def _parts(self, reply: Reply) -> list[wire.OutPart]:
         """Reasoning, text, calls. The signature stands where the real API has it: on the first call, or on the text."""
@@ -143,17 +164,14 @@ class GeminiDialect:
         if said.text or not (parts or said.calls):
             parts.append(wire.OutPart(said.text or ""))
         mark = len(parts) if said.calls else len(parts) - 1
-        for call in said.calls:
-            args = spelled(self._decoders, call.arguments)
-            parts.append(wire.OutPart(function_call=wire.OutCall(call.name, UNSET if args is None else args, call.id)))
+        parts += self.calls(said.calls)
         if said != Assistant():
             parts[mark].thought_signature = wire.signature(reply, sealed=True)
         return parts
 
-    def _response(self, reply: Reply, content: wire.OutContent, *, last: bool = False) -> wire.OutResponse:
-        finish = ("MAX_TOKENS" if reply.finish == "length" else "STOP") if last else None
-        candidate = wire.OutCandidate(content, finish, 0)
-        return wire.OutResponse((candidate,), wire.usage(reply) if last else None, reply.model, reply.id)
+    def _response(self, reply: Reply, content: wire.OutContent) -> wire.OutResponse:
+        candidate = wire.OutCandidate(content, "MAX_TOKENS" if reply.finish == "length" else "STOP", 0)
+        return wire.OutResponse((candidate,), wire.usage(reply), reply.model, reply.id)
 
 
 def _split(part: wire.OutPart) -> Sequence[wire.OutPart]:

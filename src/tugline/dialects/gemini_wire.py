@@ -107,9 +107,18 @@ def signature(reply: Reply, *, sealed: bool) -> str:
     for text in (reply.id, said.reasoning or "", said.text or "", *calls):
         data = text.encode("utf-8", "surrogatepass")
         digest.update(b"%d:" % len(data) + data)
-    body = _MAGIC + digest.digest()
-    if sealed and said.reasoning:
-        body += zlib.compress(said.reasoning.encode("utf-8"), 1)
+    return _signed(digest.digest(), said.reasoning if sealed else None)
+
+
+def live_signature(reply_id: str, sealed: str | None = None) -> str:
+    """The signature of a reply of which the beginning leaves before its end is known. `sealed`: its reasoning."""
+    return _signed(blake2b(b"live:" + reply_id.encode(), digest_size=_DIGEST).digest(), sealed)
+
+
+def _signed(mark: bytes, reasoning: str | None) -> str:
+    body = _MAGIC + mark
+    if reasoning:
+        body += zlib.compress(reasoning.encode("utf-8"), 1)
     return base64.b64encode(body + _check(body)).decode("ascii")
 
 

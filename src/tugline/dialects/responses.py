@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tugline.core.contracts import Route
+from tugline.core.contracts import LiveStream, Route
 from tugline.core.errors import NotFound, TuglineError
 from tugline.core.items import Assistant, Pending, Reply, Request
 from tugline.dialects import responses_stream
 from tugline.dialects.chat import ChatDialect
 from tugline.dialects.openai_errors import error_reply
 from tugline.dialects.responses_decode import COUNT, ResponsesDecoders, echoed, to_request
+from tugline.dialects.responses_live import ResponsesLive
 from tugline.dialects.sse import escape_separators
 
 _REFUSED = (
@@ -73,6 +74,10 @@ class ResponsesDialect:
     def stream(self, reply: Reply, beats: int = 0) -> tuple[list[bytes], bytes]:
         """The API's events; the terminal part is response.completed or response.incomplete."""
         return responses_stream.stream(reply, beats)
+
+    def live(self, pending: Pending, beats: int = 0) -> LiveStream:
+        """The same events while the reply is sampled."""
+        return ResponsesLive(pending, beats)
 
     def echo(self, reply: Reply) -> Assistant:
         """Through the wire and back: what decode() gives for a verbatim echo."""

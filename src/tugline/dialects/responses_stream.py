@@ -66,6 +66,7 @@ def whole(reply: Reply, items: list[Raw]) -> wire.Response:
 
 
 def encoded_items(reply: Reply) -> list[Raw]:
+    """`output_items` as JSON."""
     return [Raw(_ENCODER.encode(item)) for item in output_items(reply)]
 
 
@@ -108,7 +109,7 @@ def _text(options: Options) -> dict[str, Any]:
     return {"format": {"type": "json_schema", "name": "output", "schema": schema, "strict": True}}
 
 
-class _Events:
+class Events:
     """Events in their order, numbered from `first`."""
 
     def __init__(self, first: int) -> None:
@@ -116,9 +117,11 @@ class _Events:
         self._next = first
 
     def add(self, kind: str, **fields: object) -> None:
+        """Behind those there are."""
         self.parts.append(self.one(kind, **fields))
 
     def one(self, kind: str, **fields: object) -> bytes:
+        """The next event, not kept here."""
         data = _ENCODER.encode({"type": kind, "sequence_number": self._next, **fields})
         self._next += 1
         return b"event: " + kind.encode() + b"\n" + event(data)
@@ -129,8 +132,8 @@ def beat(pending: Pending, n: int) -> bytes:
     frame = _frame(pending, "in_progress", [])
     if n > 0:
         frame.tools, frame.instructions = [], None  # tens of kilobytes that the client has had already
-        return _Events(n + 1).one("response.in_progress", response=frame)
-    events = _Events(0)
+        return Events(n + 1).one("response.in_progress", response=frame)
+    events = Events(0)
     events.add("response.created", response=frame)
     events.add("response.in_progress", response=frame)
     return b"".join(events.parts)
@@ -138,25 +141,30 @@ def beat(pending: Pending, n: int) -> bytes:
 
 def stream(reply: Reply, beats: int) -> tuple[list[bytes], bytes]:
     """(everything up to the terminal event, the terminal event)."""
-    events = _Events(beats + 1 if beats else 2)
-    items, raws = output_items(reply), encoded_items(reply)
-    for index, (item, raw) in enumerate(zip(items, raws, strict=True)):
-        _item(events, index, item, raw)
-    response = whole(reply, raws)
-    terminal = events.one(f"response.{response.status}", response=response)
+    events = Events(beats + 1 if beats else 2)
+    terminal = finish(events, reply, 0)
     head = [] if beats else [beat(_pending(reply), 0)]
     return head + events.parts, terminal
 
 
-def _item(events: _Events, index: int, item: wire.OutItem, raw: Raw) -> None:
+def finish(events: Events, reply: Reply, done: int) -> bytes:
+    """Add all items but the first `done`; the terminal event."""
+    items, raws = output_items(reply), encoded_items(reply)
+    for index in range(done, len(items)):
+        _item(events, index, items[index], raws[index])
+    response = whole(reply, raws)
+    return events.one(f"response.{response.status}", response=response)
+
+
+def _item(events: Events, index: int, item: wire.OutItem, raw: Raw) -> None:
+    if isinstance(item, wire.OutReasoning | wire.OutMessage):
+        text = item.summary[0].text if isinstance(item, wire.OutReasoning) else item.content[0].text
+        begin(events, index, item)
+        say(events, index, item, text)
+        end(events, index, item, raw)
+        return
     where: dict[str, object] = {"item_id": item.id, "output_index": index}
-    if isinstance(item, wire.OutReasoning):
-        events.add("response.output_item.added", output_index=index, item=wire.OutReasoning(item.id, []))
-        _reasoning(events, where, item.summary[0].text)
-    elif isinstance(item, wire.OutMessage):
-        events.add("response.output_item.added", output_index=index, item=wire.OutMessage(item.id, "in_progress", []))
-        _message(events, where, item.content[0])
-    elif isinstance(item, wire.OutCall):
+    if isinstance(item, wire.OutCall):
         opening: wire.OutItem = msgspec.structs.replace(item, status="in_progress", arguments="")
         events.add("response.output_item.added", output_index=index, item=opening)
         for piece in pieces(item.arguments):
@@ -171,34 +179,63 @@ def _item(events: _Events, index: int, item: wire.OutItem, raw: Raw) -> None:
     events.add("response.output_item.done", output_index=index, item=raw)
 
 
-def _reasoning(events: _Events, where: dict[str, object], text: str) -> None:
-    place = {**where, "summary_index": 0}
-    events.add("response.reasoning_summary_part.added", **place, part=wire.OutSummary(""))
+Spoken = wire.OutReasoning | wire.OutMessage
+_NOTHING: Sequence[object] = ()
+
+
+def _place(index: int, item: Spoken) -> dict[str, object]:
+    part = "summary_index" if isinstance(item, wire.OutReasoning) else "content_index"
+    return {"item_id": item.id, "output_index": index, part: 0}
+
+
+def begin(events: Events, index: int, item: Spoken) -> None:
+    """Everything before the first delta of a text. Of `item` only the kind and the id count."""
+    place = _place(index, item)
+    if isinstance(item, wire.OutReasoning):
+        events.add("response.output_item.added", output_index=index, item=wire.OutReasoning(item.id, []))
+        events.add("response.reasoning_summary_part.added", **place, part=wire.OutSummary(""))
+    else:
+        events.add("response.output_item.added", output_index=index, item=wire.OutMessage(item.id, "in_progress", []))
+        events.add("response.content_part.added", **place, part=wire.OutText(""))
+
+
+def say(events: Events, index: int, item: Spoken, text: str) -> None:
+    """The text in deltas."""
     for piece in pieces(text):
-        events.add("response.reasoning_summary_text.delta", **place, delta=piece)
-    events.add("response.reasoning_summary_text.done", **place, text=text)
-    events.add("response.reasoning_summary_part.done", **place, part=wire.OutSummary(text))
+        add_delta(events, index, item, piece)
 
 
-def _message(events: _Events, where: dict[str, object], said: wire.OutText) -> None:
-    place = {**where, "content_index": 0}
-    nothing: Sequence[object] = ()
-    events.add("response.content_part.added", **place, part=wire.OutText(""))
-    for piece in pieces(said.text):
-        events.add("response.output_text.delta", **place, delta=piece, logprobs=nothing)
-    events.add("response.output_text.done", **place, text=said.text, logprobs=nothing)
-    events.add("response.content_part.done", **place, part=said)
+def add_delta(events: Events, index: int, item: Spoken, piece: str) -> None:
+    """One delta, which may be empty."""
+    if isinstance(item, wire.OutReasoning):
+        events.add("response.reasoning_summary_text.delta", **_place(index, item), delta=piece)
+    else:
+        events.add("response.output_text.delta", **_place(index, item), delta=piece, logprobs=_NOTHING)
+
+
+def end(events: Events, index: int, item: Spoken, raw: Raw) -> None:
+    """Everything behind the last delta of a text. `item` is whole, `raw` its JSON."""
+    place = _place(index, item)
+    if isinstance(item, wire.OutReasoning):
+        text = item.summary[0].text
+        events.add("response.reasoning_summary_text.done", **place, text=text)
+        events.add("response.reasoning_summary_part.done", **place, part=wire.OutSummary(text))
+    else:
+        said = item.content[0]
+        events.add("response.output_text.done", **place, text=said.text, logprobs=_NOTHING)
+        events.add("response.content_part.done", **place, part=said)
+    events.add("response.output_item.done", output_index=index, item=raw)
 
 
 def failed(err: TuglineError, pending: Pending, beats: int) -> bytes:
     """response.failed. Codex reads `response.error`; the official SDKs raise for an `error` beside it."""
     response = _frame(pending, "failed", [])
     response.error = _failure(err)
-    events = _Events(beats + 1 if beats else 1)
+    events = Events(beats + 1 if beats else 1)
     last = events.one("response.failed", response=response, error=error_body(err))
     if beats:
         return last
-    return _Events(0).one("response.created", response=_frame(pending, "in_progress", [])) + last
+    return Events(0).one("response.created", response=_frame(pending, "in_progress", [])) + last
 
 
 def _failure(err: TuglineError) -> wire.Failure:

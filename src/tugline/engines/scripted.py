@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tugline.core.columns import Floats, Ids, concat, count, ids, ids_array, take
-from tugline.core.contracts import EngineInfo, Generation, JournalEntry, Sample
+from tugline.core.contracts import EngineInfo, Generation, JournalEntry, Piece, Sample
 from tugline.core.errors import EngineError, boundary
 from tugline.core.turn import Finish
 from tugline.engines.journal import JournalWriter, journal_path, next_boot
@@ -28,8 +28,11 @@ from tugline.engines.modeldir import ModelFiles, read_model_dir
 from tugline.engines.script import Script, Step, read_script
 from tugline.engines.spelling import Respeller, spell
 from tugline.engines.stopping import StopStrings
+from tugline.engines.streaming import Say, pieces_of
 
 CAPACITY = 64
+PIECE = 8
+"""Tokens handed out at a time."""
 
 
 @dataclass(slots=True)
@@ -72,6 +75,13 @@ class ScriptedEngine:
 
     async def generate(self, request: Generation) -> Sample:
         """Play the session's next step. A cancelled or failed one is played again by the next call."""
+        return await self._play(request, None)
+
+    def generate_stream(self, request: Generation) -> AsyncGenerator[Piece, None]:
+        """As `generate`; the ids come in pieces of `PIECE` tokens, spread over the step's delay."""
+        return pieces_of(lambda say: self._play(request, say))
+
+    async def _play(self, request: Generation, say: Say | None) -> Sample:
         if self._journal is None:
             raise EngineError("the scripted engine is not running", retryable=False)
         self._check(request)
@@ -85,11 +95,11 @@ class ScriptedEngine:
             planned, finish = self._plan(step, at, request)
             if step.fail_after_tokens is not None and session.failed < at:
                 session.failed = at
-                await _pause(aborted, step.delay_s)
+                await _speak(take(planned, 0, step.fail_after_tokens), say, aborted, step.delay_s)
                 raise EngineError(f"scripted failure after {step.fail_after_tokens} tokens (step {at + 1})")
-            share = await _pause(aborted, step.delay_s)
-            if share < 1.0:
-                planned, finish = take(planned, 0, int(count(planned) * share)), "abort"
+            passed = await _speak(planned, say, aborted, step.delay_s)
+            if passed is not None:
+                planned, finish = take(planned, 0, passed), "abort"
             return await self._answer(request, planned, finish)
         except (EngineError, asyncio.CancelledError):
             if session.next == at + 1:
@@ -204,6 +214,19 @@ class _State:
         self.served = 0
         self.writing = threading.Lock()
         """A cancelled call's write may still run in its thread."""
+
+
+async def _speak(planned: Ids, say: Say | None, aborted: asyncio.Event, seconds: float) -> int | None:
+    """Wait, handing out pieces meanwhile. When aborted: how many tokens had their time."""
+    parts = -(-count(planned) // PIECE) if say is not None else 0
+    for n in range(parts):
+        if await _pause(aborted, seconds / parts) < 1.0:
+            return n * PIECE
+        if say is not None:
+            say(take(planned, n * PIECE, (n + 1) * PIECE))
+        await asyncio.sleep(0)
+    share = 1.0 if parts else await _pause(aborted, seconds)
+    return None if share == 1.0 else int(count(planned) * share)
 
 
 async def _pause(aborted: asyncio.Event, seconds: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tugline.core.items import Item, Request
+from tugline.core.items import Head, Item, Request
 from tugline.core.turn import Turn
 from tugline.forest.keys import Chain
 
@@ -23,6 +23,10 @@ class Attachment:
     """Behind the last item of the request."""
     fingerprint: bytes
     """Equal for requests that ask for the same generation: the base of retry detection."""
+    head: Head | None = None
+    """The head to use instead of the request's, where the conversation keeps the one that it began with."""
+    template: bool = False
+    """History is to be as the chat template writes it, not as it was sampled, where the two differ."""
 
     def as_root(self, request: Request, reason: str) -> Attachment:
         """The same request as a root of its own, e.g. when no bridge can be built."""

@@ -62,7 +62,9 @@ def changes(stored: Assistant, incoming: Assistant) -> tuple[str, ...]:
             mine.arguments, other.arguments
         ):
             found.add("args_repaired" if opaque(mine.arguments) else "args_changed")
-    if found == {"text_changed"} and ours.startswith(theirs):
+    # A stream is cut in one place: calls that would have come behind the cut are missing, all of them.
+    cut = found == {"text_changed"} or (found == {"text_changed", "call_removed"} and not incoming.calls)
+    if cut and ours.startswith(theirs):
         return ("partial_echo",)
     return tuple(sorted(found))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import takewhile
 from threading import Lock
@@ -26,7 +26,8 @@ from tugline.forest import keys
 from tugline.forest.attach import Attachment
 from tugline.forest.canon import opaque
 from tugline.forest.edits import edits, edits_along, same_calls
-from tugline.forest.origins import drift_of_tail, with_stored_ids
+from tugline.forest.origins import drift_of_tail, retained, with_stored_ids
+from tugline.forest.rules import DEFAULT, Rules
 
 __all__ = ["Attachment", "Forest"]
 
@@ -39,6 +40,15 @@ KNOWN_HEADS = 64
 
 SIBLINGS = 64
 """Newest answers to one prompt that are looked at to find what an edited turn was."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where keys were found: behind `upto` items of the request stands `turn`."""
+
+    turn: Turn | None
+    upto: int
+    match: Literal["exact", "lenient", "root"]
 
 
 class Forest:
@@ -86,42 +96,69 @@ class Forest:
 
     # ------------------------------------------------------------------------------------------- attach
 
-    def attach(self, request: Request) -> Attachment:
+    def attach(self, request: Request, rules: Rules = DEFAULT) -> Attachment:
         """Find the deepest sampled turn that the request echoes. Changes nothing. O(bytes of the request)."""
         head = self._root(request.head)
-        chains = keys.walk(head, request.items)
+        plain = rules.plain(request.items)
+        chains = keys.walk(head, request.items, None if plain is request.items else plain)
         end = chains[-1] if chains else head
-        fingerprint = _fingerprint(end, request)
+        place = _Place(None, 0, "root")
         for index in range(len(request.items) - 1, -1, -1):
-            item = request.items[index]
-            if not isinstance(item, Assistant):
-                continue
-            found = self._find(chains[index], request.items, index)
-            if found is not None:
-                turn, match = found
-                tail = request.items[index + 1 :]
-                drift = drift_of_tail(turn.turn_id, tail, self._answers)
-                if match == "lenient":
-                    drift = tuple(sorted({*drift, *self._drift(turn, request, index)}))
-                    tail = with_stored_ids(tail, item, turn.echo)
-                return Attachment(turn, tail, match, None, drift, end, fingerprint)
-        reason = self._root_reason(request, head)
-        drift = drift_of_tail(None, request.items, self._answers)
-        return Attachment(None, request.items, "root", reason, drift, end, fingerprint)
+            if isinstance(request.items[index], Assistant):
+                found = self._find(chains[index], request.items, index, rules)
+                if found is not None:
+                    place = _Place(found[0], index + 1, found[1])
+                    break
+        made = self._attached(request, place, rules)
+        if made.parent is None:
+            reason = self._root_reason(request, head)
+            if reason == "root_head_changed" and rules.sticky_head:
+                stale = self._under_known_head(request, rules)
+                if stale is not None:
+                    return stale
+            made = replace(made, root_reason=reason)
+        return replace(made, chain=end, fingerprint=_fingerprint(end, request))
+
+    def _attached(self, request: Request, place: _Place, rules: Rules) -> Attachment:
+        """The attachment of a request whose keys were found at `place`, its chain left out."""
+        turn, tail, match, drift = place.turn, request.items[place.upto :], place.match, set[str]()
+        if turn is not None and match == "lenient":
+            drift.update(self._drift(turn, request, place.upto - 1, rules))
+            tail = with_stored_ids(tail, request.items[place.upto - 1], turn.echo)
+        kept = retained(turn.turn_id if turn else None, tail, self._answers, rules)
+        if kept is not None:
+            turn, match = kept.turn, "lenient"
+            drift.update(kept.drift)
+            tail = with_stored_ids(tail[kept.index + 1 :], tail[kept.index], turn.echo)
+        drift.update(drift_of_tail(turn.turn_id if turn else None, tail, self._answers, rules))
+        nowhere = keys.Chain(b"", b"", {})
+        return Attachment(turn, tail, match, None, tuple(sorted(drift)), nowhere, b"", template=rules.template)
+
+    def _under_known_head(self, request: Request, rules: Rules) -> Attachment | None:
+        """The request as a continuation under another head that its opening came under, the newest that goes on."""
+        known = self._openings.get(_opening(request.items), set())
+        for head in reversed(list(self._heads)):
+            if keys.exact_root(self._digest, head) in known:
+                at = self.attach(replace(request, head=head), replace(rules, sticky_head=False))
+                if at.parent is not None:
+                    return replace(at, head=head, drift=tuple(sorted({*at.drift, "head_stale"})))
+        return None
 
     def _answers(self, turn_id: str | None) -> list[Turn]:
         return [self._turns[child] for child in self._children.get(turn_id, ())[-SIBLINGS:]]
 
     def _find(
-        self, chain: keys.Chain, items: Sequence[Item], index: int
+        self, chain: keys.Chain, items: Sequence[Item], index: int, rules: Rules
     ) -> tuple[Turn, Literal["exact", "lenient"]] | None:
         exact = self._exact.get(chain.exact)
         if exact:
             return next((t for t in reversed(exact) if t.turn_id in self._delivered), exact[-1]), "exact"
         lenient = self._lenient.get(chain.lenient, ())
+        upto = items[: index + 1]
         if lenient and self._opaque:
-            upto = items[: index + 1]
             lenient = [t for t in lenient if same_calls(self._said(t.turn_id), upto)]
+        if lenient and rules.honoured:
+            lenient = [t for t in lenient if not rules.honoured.intersection(edits_along(self._said(t.turn_id), upto))]
         if not lenient:
             return None
         item = items[index]
@@ -132,14 +169,15 @@ class Forest:
 
         return max(enumerate(lenient), key=lambda at: (likeness(at), at[0]))[1], "lenient"
 
-    def _drift(self, turn: Turn, request: Request, index: int) -> tuple[str, ...]:
+    def _drift(self, turn: Turn, request: Request, index: int, rules: Rules) -> tuple[str, ...]:
         """Edit classes of the newest echoed turn. Older turns were named when they were newest, unless the edit is
         new to them: then the newest is verbatim, and all are compared."""
         newest = request.items[index]
         assert isinstance(newest, Assistant)
         tools = ("tools_respelled",) if turn.head.tools != request.head.tools else ()
         said = edits(turn.said, newest) or edits_along(self._said(turn.turn_id), request.items)
-        return said + tools or ("shape",)
+        dropped = rules.filtered(self._said(turn.turn_id), request.items[: index + 1]) if rules.filters else ()
+        return said + tools + dropped or ("shape",)
 
     def _root(self, head: Head) -> keys.Chain:
         """The chain of an empty conversation under a head."""
@@ -214,6 +252,10 @@ class Forest:
     def mark_delivered(self, turn_id: str) -> None:
         """The harness has this turn's reply: of turns that say the same, an echo means this one."""
         self._delivered.add(turn_id)
+
+    def mark_undelivered(self, turn_id: str) -> None:
+        """The harness turned out not to have it."""
+        self._delivered.discard(turn_id)
 
     def delivered(self, turn_id: str) -> bool:
         """Whether the harness is known to have this turn's reply."""

@@ -57,12 +57,14 @@ def step(chain: Chain, item: Item) -> Chain:
     return walk(chain, (item,))[0]
 
 
-def walk(chain: Chain, items: Iterable[Item]) -> list[Chain]:
-    """Chains behind each item, in order. Linear in the items' text."""
+def walk(chain: Chain, items: Iterable[Item], plain: Iterable[Item] | None = None) -> list[Chain]:
+    """Chains behind each item, in order. Linear in the items' text. `plain`: the items as the lenient key is to read
+    them, where that is not as they are; assistant turns are read as they are."""
     calls = dict(chain.calls)
     exact, lenient, turns, prefill = chain.exact, chain.lenient, chain.turns, chain.prefill
     out = []
-    for item in items:
+    readings = ((item, item) for item in items) if plain is None else zip(items, plain, strict=True)
+    for item, read in readings:
         if isinstance(item, Prefill):
             prefill += item.text
             out.append(Chain(exact, lenient, calls, turns, prefill))
@@ -71,6 +73,8 @@ def walk(chain: Chain, items: Iterable[Item]) -> list[Chain]:
             item = replace(item, text=prefill + (item.text or ""))
         prefill = ""
         kind, exact_view, lenient_view = _views(calls, item)
+        if read is not item and not isinstance(item, Assistant):
+            lenient_view = _views(calls, read)[2]
         exact, lenient = _digest(exact, kind, exact_view), _digest(lenient, kind, lenient_view)
         if isinstance(item, Assistant):
             calls.update(_places(item, turns))  # an id used again names the newest call

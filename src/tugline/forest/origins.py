@@ -7,43 +7,98 @@ plain to see (same prompt, and what it says resembles), the branch says so; anyt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from tugline.core.items import Assistant, Item, ToolResult
 from tugline.core.turn import Turn
-from tugline.forest.edits import changes
+from tugline.forest.edits import changes, edits
+from tugline.forest.rules import DEFAULT, Rules
 
 Children = Callable[[str | None], Sequence[Turn]]
 """The turns that extend one (None: the roots), in commit order."""
 
 
-def drift_of_tail(parent: str | None, tail: Sequence[Item], children: Children) -> tuple[str, ...]:
-    """Drift names of a tail that attached at `parent` (None: nowhere): edit_honoured with what was changed,
-    foreign_assistant, turn_deleted. Sorted, without repeats."""
-    found: set[str] = set()
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The assistant turns of a tail, each with the turn of ours that it was, if any; the last of those (else what the
+    tail attached at), and the items behind it."""
+
+    said: tuple[tuple[Assistant, Turn | None], ...]
+    last: str | None
+    rest: tuple[Item, ...]
+
+
+def trace(parent: str | None, tail: Sequence[Item], children: Children, rules: Rules = DEFAULT) -> Traced:
+    """Where the assistant turns of a tail that attached at `parent` (None: nowhere) come from."""
+    said: list[tuple[Assistant, Turn | None]] = []
     at, between = parent, list[Item]()
     for item in tail:
         if not isinstance(item, Assistant):
             between.append(item)
             continue
-        origin = _origin(item, between, children(at))
+        origin = _origin(item, between, _Prompt(at is None, rules), children(at))
+        said.append((item, origin))
+        at, between = (at, [*between, item]) if origin is None else (origin.turn_id, [])
+    return Traced(tuple(said), at, tuple(between))
+
+
+def drift_of_tail(
+    parent: str | None, tail: Sequence[Item], children: Children, rules: Rules = DEFAULT
+) -> tuple[str, ...]:
+    """Drift names of a tail that attached at `parent` (None: nowhere): edit_honoured with what was changed,
+    foreign_assistant, turn_deleted. Sorted, without repeats."""
+    found: set[str] = set()
+    traced = trace(parent, tail, children, rules)
+    for item, origin in traced.said:
         if origin is None:
             found.add("foreign_assistant")
-            between.append(item)
             continue
-        changed = changes(origin.said, item)
+        changed = changes(origin.said, item) or tuple(rules.honoured.intersection(edits(origin.said, item)))
         found.update(("edit_honoured", *changed) if changed else ())
-        at, between = origin.turn_id, []
-    if any(_left_out(turn, between) for turn in children(at)):
+    prompt = _Prompt(traced.last is None, rules)
+    if any(_left_out(turn, traced.rest, prompt) for turn in children(traced.last)):
         found.add("turn_deleted")
     return tuple(sorted(found))
 
 
-def with_stored_ids(tail: tuple[Item, ...], echoed: Assistant, stored: Assistant) -> tuple[Item, ...]:
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A turn of ours that a tail holds in other words which the rules do not obey. `index`: where in the tail."""
+
+    turn: Turn
+    index: int
+    drift: tuple[str, ...]
+
+
+def retained(parent: str | None, tail: Sequence[Item], children: Children, rules: Rules) -> Kept | None:
+    """The deepest turn below `parent` that a tail goes on from, if the edits of `rules.retained` count for nothing."""
+    found: set[str] = set()
+    best: Kept | None = None
+    at, between = parent, list[Item]()
+    for index, item in enumerate(tail if rules.retained else ()):
+        if not isinstance(item, Assistant):
+            between.append(item)
+            continue
+        origin = _origin(item, between, _Prompt(at is None, rules), children(at))
+        if origin is None:
+            between.append(item)
+            continue
+        changed = changes(origin.said, item)
+        spelled = () if changed else edits(origin.said, item)
+        if not rules.retained.issuperset(changed) or rules.honoured.intersection(spelled):
+            break
+        found.update(("edit_retained", *changed) if changed else spelled)
+        found.update(rules.filtered(origin.items, between, start=0 if at is None else 1))
+        best = Kept(origin, index, tuple(sorted(found)))
+        at, between = origin.turn_id, []
+    return best
+
+
+def with_stored_ids(tail: tuple[Item, ...], echoed: Item, stored: Assistant) -> tuple[Item, ...]:
     """The tail with its results naming the calls of `stored` where the harness invented, renamed or dropped call ids:
     history and tail are rendered together, and templates look names up by id."""
-    ours, theirs = [c.id for c in stored.calls], [c.id for c in echoed.calls]
+    ours, theirs = [c.id for c in stored.calls], [c.id for c in echoed.calls] if isinstance(echoed, Assistant) else []
     if ours == theirs:
         return tail
     waiting: dict[str, list[str]] = {}
@@ -60,23 +115,39 @@ def with_stored_ids(tail: tuple[Item, ...], echoed: Assistant, stored: Assistant
     return (*named, *tail[len(near) :])
 
 
-def _origin(item: Assistant, between: Sequence[Item], siblings: Sequence[Turn]) -> Turn | None:
-    """The newest of the turns sampled on the same prompt that `item` resembles most."""
-    same = [t for t in siblings if _same_prompt(t.items, between) and _resembles(t.said, item)]
-    return min(reversed(same), key=lambda turn: len(changes(turn.said, item)), default=None)
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """How two prompts are compared: from the conversation's very start or not, without what the filters match."""
+
+    first: bool
+    rules: Rules
+
+    def same(self, stored: Sequence[Item], incoming: Sequence[Item]) -> bool:
+        start = 0 if self.first else 1
+        return len(stored) == len(incoming) and all(
+            ours.text == theirs.text
+            if isinstance(ours, ToolResult) and isinstance(theirs, ToolResult)
+            else ours == theirs
+            for ours, theirs in zip(self.rules.plain(stored, start), self.rules.plain(incoming, start), strict=True)
+        )
 
 
-def _left_out(turn: Turn, between: Sequence[Item]) -> bool:
+def _origin(item: Assistant, between: Sequence[Item], prompt: _Prompt, siblings: Sequence[Turn]) -> Turn | None:
+    """The newest of the turns sampled on the same prompt that `item` resembles most. A call's id is ours alone: a turn
+    that shares one is meant."""
+    ids = {call.id for call in item.calls if call.id}
+    same = [t for t in siblings if prompt.same(t.items, between) and _resembles(t.said, item)]
+
+    def distance(turn: Turn) -> tuple[bool, int]:
+        return not ids & {call.id for call in turn.said.calls}, len(changes(turn.said, item))
+
+    return min(reversed(same), key=distance, default=None)
+
+
+def _left_out(turn: Turn, between: Sequence[Item], prompt: _Prompt) -> bool:
     """Whether the harness goes on as if this turn had never answered."""
     n = len(turn.items)
-    return 0 < n < len(between) and not isinstance(between[n], Assistant) and _same_prompt(turn.items, between[:n])
-
-
-def _same_prompt(stored: Sequence[Item], incoming: Sequence[Item]) -> bool:
-    return len(stored) == len(incoming) and all(
-        ours.text == theirs.text if isinstance(ours, ToolResult) and isinstance(theirs, ToolResult) else ours == theirs
-        for ours, theirs in zip(stored, incoming, strict=True)
-    )
+    return 0 < n < len(between) and not isinstance(between[n], Assistant) and prompt.same(turn.items, between[:n])
 
 
 def _resembles(stored: Assistant, incoming: Assistant) -> bool:

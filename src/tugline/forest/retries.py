@@ -39,7 +39,8 @@ class _Entry:
     running: dict[str, bool] = field(default_factory=dict)
     """Running call -> whether its client has left. Several when a harness samples one request in parallel."""
     undelivered: str | None = None
-    delivered: set[str | None] = field(default_factory=set)
+    delivered: dict[str | None, None] = field(default_factory=dict)
+    """Turns whose reply was handed over, oldest first."""
 
     def drop(self, call_id: str | None, *, abandoned: bool) -> None:
         """Forget a running call; without an id the oldest whose client has left (or stayed), else the oldest."""
@@ -69,9 +70,19 @@ class RetryBook:
         abandoned = next((call for call, left in entry.running.items() if left), None)
         return Fresh(resample=bool(entry.delivered)) if abandoned is None else Join(abandoned)
 
+    def answered(self, fingerprint: bytes) -> str | None:
+        """The newest turn whose reply to this request was delivered, or None."""
+        entry = self._entries.get(fingerprint)
+        return None if entry is None else next((t for t in reversed(entry.delivered) if t is not None), None)
+
     def begin(self, fingerprint: bytes, call_id: str) -> None:
         """A generation has started for this request."""
         self._entries.setdefault(fingerprint, _Entry()).running[call_id] = False
+
+    def runs(self, fingerprint: bytes, call_id: str) -> bool:
+        """Whether this call runs for this request."""
+        entry = self._entries.get(fingerprint)
+        return entry is not None and call_id in entry.running
 
     def abandon(self, fingerprint: bytes, call_id: str | None = None) -> None:
         """The client of a running generation has left."""
@@ -87,7 +98,7 @@ class RetryBook:
         """The last byte of the reply was handed over. Without a turn id, of the one that was waiting for it."""
         entry = self._entries.setdefault(fingerprint, _Entry())
         entry.drop(call_id, abandoned=False)
-        entry.delivered.add(turn_id if turn_id is not None else entry.undelivered)
+        entry.delivered[turn_id if turn_id is not None else entry.undelivered] = None
         if turn_id is None or turn_id == entry.undelivered:
             entry.undelivered = None
 
@@ -97,6 +108,13 @@ class RetryBook:
         entry.drop(call_id, abandoned=True)
         if turn_id not in entry.delivered:
             entry.undelivered = turn_id
+
+    def revoke(self, fingerprint: bytes, turn_id: str) -> None:
+        """What was handed over has not been read: the next identical request gets it."""
+        entry = self._entries.get(fingerprint)
+        if entry is not None and turn_id in entry.delivered:
+            del entry.delivered[turn_id]
+            entry.undelivered = entry.undelivered or turn_id
 
     def failed(self, fingerprint: bytes, call_id: str | None = None) -> None:
         """The generation failed: the next identical request starts anew."""

@@ -16,6 +16,7 @@ from tugline.core.contracts import Dialect, Route
 from tugline.core.errors import BadRequest, Forbidden, NotFound, Overloaded, TooLarge, TuglineError
 from tugline.gateway.connection import Connection, Receive, Send
 from tugline.gateway.delivery import Delivery, Incoming
+from tugline.gateway.receipt import line_of
 from tugline.gateway.secrets import SecretTable
 from tugline.gateway.session import OpenSession
 
@@ -141,7 +142,7 @@ class GatewayApp:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1000})
             return
-        conn = Connection(send, receive)
+        conn = Connection(send, receive, line_of(scope))
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         path, path_secret = _split_prefix(scope["path"])
         if headers.get("upgrade", "").strip().lower() == "websocket":
@@ -180,7 +181,7 @@ class GatewayApp:
                 return
             params = {**matched.params, **{f"?{name}": value for name, value in query.items()}}
             serve = self._delivery.count if matched.route.kind == "count" else self._delivery.serve
-            await serve(session, Incoming(dialect, path, params, body), conn)
+            await serve(session, Incoming(dialect, path, params, body, headers), conn)
         finally:
             share.release()
 

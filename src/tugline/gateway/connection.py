@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from tugline.gateway.receipt import Line
+
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -13,13 +15,22 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 class Connection:
     """Sends one response. `gone` is set when the client has closed the connection before the response ended."""
 
-    def __init__(self, send: Send, receive: Receive) -> None:
+    def __init__(self, send: Send, receive: Receive, line: Line | None = None) -> None:
         self._send = send
         self._receive = receive
+        self.line = line
+        self.request = line.requests if line is not None else 0
         self.gone = asyncio.Event()
         self.started = False
         self.beats = 0
         """Keep-alives sent."""
+        self.said = False
+        """Part of a reply has left: from now on an error can only cut."""
+
+    @property
+    def left(self) -> bool:
+        """Whether the client is known to have left."""
+        return self.gone.is_set() or (self.line is not None and self.line.over)
 
     async def watch(self) -> None:
         """Wait for the client to leave. Run beside the work; cancel when the response has been sent."""

@@ -9,23 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from itertools import dropwhile, takewhile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tugline.core.columns import count
-from tugline.core.contracts import Dialect
+from tugline.core.contracts import Dialect, RoleRule
 from tugline.core.errors import BadRequest, EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
-from tugline.core.items import Item, Pending, Reply, Request, System
-from tugline.core.turn import CallOutcome, CallRecord
+from tugline.core.items import Pending, Reply, Request
+from tugline.core.roles import first_hint
+from tugline.core.turn import CallOutcome
 from tugline.dialects.wire import HALF_SURROGATE, whole_characters
 from tugline.forest.attach import Attachment
 from tugline.forest.retries import Join, Replay
+from tugline.forest.roles import Place, place
 from tugline.gateway.admission import check_length, check_request, engine_for
 from tugline.gateway.connection import Connection
-from tugline.gateway.exchange import Deps, Inbound, Produced, make_prompt, outcome_of, produce
-from tugline.gateway.session import Lane, OpenSession
+from tugline.gateway.exchange import Deps, Inbound, Produced, make_prompt, outcome_of, produce, side_record
+from tugline.gateway.live import Feed, Follower, Live
+from tugline.gateway.session import Lane, OpenSession, continued
 
 BIG_BODY = 64 * 1024
 """Larger bodies are decoded and attached off the loop: thousands of small items cost 20 ms."""
@@ -34,22 +37,33 @@ BIG_BODY = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds. `keepalive`: silence before a stream is opened, and between its pings. `grace`: how long a generation
-    goes on after its client has left."""
+    goes on after its client has left. `live`: streams show replies while they are sampled."""
 
     keepalive: float = 5.0
     grace: float = 10.0
+    live: bool = False
 
 
 class Running:
     """A generation under way and how many calls want it: those whose client is there, or left less than the grace
     ago. `call_id` is the call that began it."""
 
-    def __init__(self, call_id: str, task: asyncio.Task[Produced], admitted: asyncio.Event, pending: Pending) -> None:
+    def __init__(
+        self,
+        call_id: str,
+        task: asyncio.Task[Produced],
+        admitted: asyncio.Event,
+        pending: Pending,
+        feed: Feed | None,
+    ) -> None:
         self.call_id = call_id
+        self.feed = feed
         self.task = task
         self.admitted = admitted
         self.pending = pending
         self.wanted = 0
+        self.conns: list[Connection] = []
+        """Those that wait, or waited, for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +74,24 @@ class Incoming:
     path: str
     params: dict[str, str]
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Names in lower case."""
 
 
 class Delivery:
     """Serves generate calls of all sessions of a gateway."""
 
-    def __init__(self, lanes: Mapping[str, Deps], timing: Timing) -> None:
+    def __init__(self, lanes: Mapping[str, Deps], timing: Timing, roles: Sequence[RoleRule] = ()) -> None:
         """`lanes`: what calls to each engine need; "" is the policy."""
+        self._roles = tuple(roles)
         self._lanes = lanes
         self._deps = lanes[""]
         self._timing = timing
         self._running: dict[str, Running] = {}
         self._replies: dict[str, Reply] = {}
         """Replies of undelivered turns by turn id, kept until replayed or the session ends."""
+        self._live = Live(self._deps.metrics)
+        self._marking: set[asyncio.Task[None]] = set()
 
     async def serve(self, session: OpenSession, incoming: Incoming, conn: Connection) -> None:
         """Answer one generate call, whatever happens."""
@@ -80,18 +99,18 @@ class Delivery:
         dialect = incoming.dialect
         try:
             with boundary(TuglineError, "internal error"):
-                lane, request, attached = await self._read(session, incoming)
+                lane, request, placed = await self._read(session, incoming)
         except TuglineError as err:
             session.last_error = describe(err)
             self._count(session, dialect, CallOutcome.REJECTED)
             await self._refuse(conn, dialect, err)
             return
         pending = Pending(new_id("turn").removeprefix("turn_"), request.model, int(started), request)
-        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane)
+        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane, placed)
         self._deps.metrics.running.inc()
         watcher = asyncio.ensure_future(conn.watch())
         try:
-            await self._answer(session, call, attached, conn)
+            await self._answer(session, call, placed.attached, conn)
         finally:
             watcher.cancel()
             self._deps.metrics.running.dec()
@@ -108,11 +127,11 @@ class Delivery:
         dialect = incoming.dialect
         try:
             with boundary(TuglineError, "internal error"):
-                lane, request, attached = await self._read(session, incoming)
+                lane, request, placed = await self._read(session, incoming)
                 deps = self._lanes[lane.engine]
                 check_request(session.policy, request)
                 prompt = await asyncio.get_running_loop().run_in_executor(
-                    deps.pool, make_prompt, lane.forest, request, attached, deps
+                    deps.pool, make_prompt, lane.forest, request, placed.attached, deps
                 )
                 body = dialect.counted(count(prompt.ids))
         except TuglineError as err:
@@ -120,47 +139,57 @@ class Delivery:
             await self._refuse(conn, dialect, err)
             return
         pending = Pending(call_id, request.model, int(started), request)
-        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane)
+        call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane, placed)
         with contextlib.suppress(StoreError):
-            await self._deps.log.commit(_side_record(session, call, None, CallOutcome.SIDE), None)
+            await self._deps.log.commit(side_record(session, call, None, CallOutcome.SIDE), None)
         self._count(session, dialect, CallOutcome.SIDE)
         await conn.whole(200, {"content-type": "application/json"}, body)
 
-    async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Lane, Request, Attachment]:
+    async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Lane, Request, Place]:
         begun = time.perf_counter()
         if len(incoming.body) <= BIG_BODY:
-            read = self._attached(session, _decoded(incoming))
+            read = self._placed(session, incoming, _decoded(incoming))
         else:
             loop = asyncio.get_running_loop()
             request = await loop.run_in_executor(self._deps.pool, _decoded, incoming)
-            read = await loop.run_in_executor(self._deps.pool, self._attached, session, request)
+            read = await loop.run_in_executor(self._deps.pool, self._placed, session, incoming, request)
         self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
         if session.closing:  # before its body had come, or while it was decoded
             raise Forbidden("this session has ended; its key is no longer valid")
         return read
 
-    def _attached(self, session: OpenSession, request: Request) -> tuple[Lane, Request, Attachment]:
-        """Where a request belongs: its engine's lane, the history it names, the turn it continues."""
+    def _placed(self, session: OpenSession, incoming: Incoming, request: Request) -> tuple[Lane, Request, Place]:
+        """Where a request belongs: its engine's lane, the history it names, the turn it continues, its role."""
         lane = session.lanes[engine_for(session.policy, request.model)]
         check_length(request, self._lanes[lane.engine].engine.info.context)
         if request.previous is not None:
-            request = replace(request, items=_continued(lane, request))
-        return lane, request, lane.forest.attach(request)
+            request = replace(request, items=continued(lane, request))
+        attached = lane.forest.attach(request, session.rules)
+        if attached.head is not None:
+            request = replace(request, head=attached.head)
+        hint = first_hint(self._roles, incoming.headers, request)
+        return lane, request, place(lane.forest, request, attached, hint, session.lanes[""].forest)
 
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
         lane = call.lane
+        session.receipts.look()
+        self._look(call, attached)
         verdict = lane.retries.decide(attached.fingerprint)
         if isinstance(verdict, Replay) and verdict.turn_id in self._replies:
+            reply = self._replies[verdict.turn_id]
             if await self._replay(session, call, verdict.turn_id, conn):
                 lane.retries.delivered(attached.fingerprint, verdict.turn_id)
                 lane.forest.mark_delivered(verdict.turn_id)
+                self._expect(session, (call, CallOutcome.REPLAYED), attached, (verdict.turn_id, reply), conn)
             return
         running = self._running.get(verdict.call_id) if isinstance(verdict, Join) else None
         joined = running is not None
         if running is None:
             running = self._begin(session, call, attached)
+        feed = running.feed if call.request.options.stream else None
+        follower = Follower(feed, call.dialect, running.pending, conn)
         try:
-            produced = await self._wait(running, attached, call, conn)
+            produced = await self._wait(running, attached, call, conn, follower)
         except (TuglineError, asyncio.CancelledError) as err:
             lane.retries.failed(attached.fingerprint, running.call_id)
             shown = err if isinstance(err, TuglineError) else Forbidden("the session ended while the call was running")
@@ -169,15 +198,67 @@ class Delivery:
             if isinstance(err, asyncio.CancelledError) and not running.task.done():
                 raise
             return
-        if joined:
-            await self._note(session, call, produced, CallOutcome.COALESCED)
-        delivered = await self._send(conn, call, produced.reply)
+        delivered = await self._send(conn, call, produced.reply, follower)
         await self._settle(session, (call, running.call_id), attached, produced, delivered=delivered)
+        if joined:
+            await self._note(session, call, produced, CallOutcome.COALESCED if delivered else CallOutcome.UNDELIVERED)
+        if delivered:
+            turn = (produced.turn.turn_id, produced.reply)
+            self._expect(session, (call, CallOutcome.ANSWERED), attached, turn, conn)
+
+    def _expect(
+        self,
+        session: OpenSession,
+        counted: tuple[Inbound, CallOutcome],
+        attached: Attachment,
+        turn: tuple[str, Reply],
+        conn: Connection,
+    ) -> None:
+        """A reply was handed over. Should its client not read it, all that its delivery changed is taken back, unless
+        a later turn shows that it was read."""
+        (call, outcome), (turn_id, reply) = counted, turn
+
+        def lost(last: bool) -> None:
+            forest = call.lane.forest
+            if forest.children(turn_id):
+                return
+            self._deps.metrics.revoked.inc()
+            session.recount(outcome)
+            marking = asyncio.ensure_future(self._mark_undelivered(call.call_id))
+            self._marking.add(marking)
+            marking.add_done_callback(self._marking.discard)
+            if last:
+                forest.mark_undelivered(turn_id)
+                call.lane.retries.revoke(attached.fingerprint, turn_id)
+                if not session.closing:
+                    self._replies[turn_id] = reply
+
+        session.receipts.expect(conn.line, conn.request, turn_id, lost)
+
+    async def _mark_undelivered(self, call_id: str) -> None:
+        with contextlib.suppress(StoreError):
+            await self._deps.log.mark(call_id, CallOutcome.UNDELIVERED)
+
+    async def settled(self, session: OpenSession) -> None:
+        """What became of each reply of a session that ends is known and recorded when this returns."""
+        await session.receipts.end()
+        if self._marking:
+            await asyncio.wait(set(self._marking))
+
+    def _look(self, call: Inbound, attached: Attachment) -> None:
+        """Clients leave and come back faster than those who wait for them are told."""
+        for running in list(self._running.values()):
+            same = call.lane.retries.runs(attached.fingerprint, running.call_id)
+            if same and running.conns and all(conn.left for conn in running.conns):
+                call.lane.retries.abandon(attached.fingerprint, running.call_id)
 
     def _begin(self, session: OpenSession, call: Inbound, attached: Attachment) -> Running:
-        admitted = asyncio.Event()
-        task = asyncio.ensure_future(produce(session, call, attached, self._lanes[call.lane.engine], admitted.set))
-        running = self._running[call.call_id] = Running(call.call_id, task, admitted, call.pending)
+        admitted, deps = asyncio.Event(), self._lanes[call.lane.engine]
+        call = replace(call, place=call.place.again(call.lane.retries.answered(attached.fingerprint)))
+        stream = call.request.options.stream
+        feed = self._live.feed(deps.engine, call.dialect) if self._timing.live and stream else None
+        task = asyncio.ensure_future(produce(session, call, attached, deps, admitted.set, feed))
+        running = self._running[call.call_id] = Running(call.call_id, task, admitted, call.pending, feed)
         session.tasks.add(task)
         call.lane.retries.begin(attached.fingerprint, call.call_id)
 
@@ -190,21 +271,26 @@ class Delivery:
         task.add_done_callback(done)
         return running
 
-    async def _wait(self, running: Running, attached: Attachment, call: Inbound, conn: Connection) -> Produced:
+    async def _wait(
+        self, running: Running, attached: Attachment, call: Inbound, conn: Connection, follower: Follower
+    ) -> Produced:
         """Wait for the generation with keep-alives. When the client leaves: grace, then abort unless it is wanted."""
         running.wanted += 1
+        running.conns.append(conn)
         gone = asyncio.ensure_future(conn.gone.wait())
         try:
             while True:
-                await asyncio.wait(
-                    {running.task, gone}, timeout=self._timing.keepalive, return_when=asyncio.FIRST_COMPLETED
-                )
+                events: set[asyncio.Future[Any]] = {running.task, gone, follower.news()}
+                await asyncio.wait(events, timeout=self._timing.keepalive, return_when=asyncio.FIRST_COMPLETED)
                 if running.task.done():
                     return running.task.result()
                 if conn.gone.is_set():
                     break
                 if call.request.options.stream and running.admitted.is_set():
-                    await self._ping(conn, call.dialect, running.pending)
+                    more = follower.take() or follower.beat()
+                    if not conn.started:
+                        await conn.start(200, _stream_headers(call.dialect))
+                    await conn.body(more, more=True)
             if running.wanted == 1:
                 call.lane.retries.abandon(attached.fingerprint, running.call_id)
             await asyncio.wait({running.task}, timeout=self._timing.grace)
@@ -215,25 +301,25 @@ class Delivery:
             running.task.cancel()
         return await asyncio.shield(running.task)
 
-    async def _ping(self, conn: Connection, dialect: Dialect, pending: Pending) -> None:
-        if not conn.started:
-            await conn.start(200, _stream_headers(dialect))
-        beat = dialect.keepalive(pending, conn.beats)
-        conn.beats += 1
-        await conn.body(beat, more=True)
-
-    async def _send(self, conn: Connection, call: Inbound, reply: Reply) -> bool:
-        """Send the reply; False when the client had left before the last byte was handed over."""
+    async def _send(self, conn: Connection, call: Inbound, reply: Reply, follower: Follower | None = None) -> bool:
+        """Send the reply, or what is left of it; False when the client had left before the last byte was handed over,
+        or has seen something else."""
         if conn.gone.is_set():
             return False
         with contextlib.suppress(OSError):
             if not call.request.options.stream:
                 await conn.whole(200, {"content-type": "application/json"}, call.dialect.encode(reply))
             else:
-                parts, terminal = call.dialect.stream(reply, conn.beats)
+                if follower is None:
+                    pending = Pending(reply.id, reply.model, reply.created, reply.request)
+                    follower = Follower(None, call.dialect, pending, conn)
+                ended = self._live.close(follower, reply)
+                if ended is None:
+                    return False
+                rest, terminal = ended
                 if not conn.started:
                     await conn.start(200, _stream_headers(call.dialect))
-                await conn.body(b"".join(parts), more=True)
+                await conn.body(rest, more=True)
                 await conn.body(terminal, more=False)
             return not conn.gone.is_set()
         return False
@@ -249,6 +335,7 @@ class Delivery:
     ) -> None:
         """`calls`: the call answered here and the id of the one that began the generation."""
         (call, begun_by), turn_id = calls, produced.turn.turn_id
+        self._count(session, call.dialect, CallOutcome.ANSWERED if delivered else CallOutcome.UNDELIVERED)
         if delivered:
             call.lane.retries.delivered(attached.fingerprint, turn_id, begun_by)
             call.lane.forest.mark_delivered(turn_id)
@@ -258,13 +345,11 @@ class Delivery:
             if not session.closing:  # else nobody would come for it, and nobody drop it
                 self._replies[turn_id] = produced.reply
             if not call.lane.forest.delivered(turn_id):
-                with contextlib.suppress(StoreError):
-                    await self._deps.log.mark(produced.record.call_id, CallOutcome.UNDELIVERED)
-        self._count(session, call.dialect, CallOutcome.ANSWERED if delivered else CallOutcome.UNDELIVERED)
+                await self._mark_undelivered(produced.record.call_id)
 
     async def _replay(self, session: OpenSession, call: Inbound, turn_id: str, conn: Connection) -> bool:
         delivered = await self._send(conn, call, self._replies[turn_id])
-        record = _side_record(session, call, turn_id, CallOutcome.REPLAYED if delivered else CallOutcome.UNDELIVERED)
+        record = side_record(session, call, turn_id, CallOutcome.REPLAYED if delivered else CallOutcome.UNDELIVERED)
         with contextlib.suppress(StoreError):
             await self._deps.log.commit(record, None)
         self._count(session, call.dialect, record.outcome)
@@ -274,7 +359,7 @@ class Delivery:
 
     async def _note(self, session: OpenSession, call: Inbound, produced: Produced, outcome: CallOutcome) -> None:
         with contextlib.suppress(StoreError):
-            await self._deps.log.commit(_side_record(session, call, produced.turn.turn_id, outcome), None)
+            await self._deps.log.commit(side_record(session, call, produced.turn.turn_id, outcome), None)
 
     async def _refuse(
         self, conn: Connection, dialect: Dialect, err: TuglineError, pending: Pending | None = None
@@ -287,7 +372,7 @@ class Delivery:
             await conn.whole(status, headers, body)
             return
         retryable = isinstance(err, StoreError) or (isinstance(err, EngineError) and err.retryable)
-        if not retryable and pending is not None:
+        if not retryable and pending is not None and not conn.said:
             await conn.body(dialect.stream_error(err, pending, conn.beats), more=False)
         # else: returning without the end of the body makes the server cut the connection
 
@@ -308,43 +393,6 @@ def _decoded(incoming: Incoming) -> Request:
             raise
         request = incoming.dialect.decode(mended, incoming.params)
         return replace(request, ignored=(*request.ignored, HALF_SURROGATE))
-
-
-def _continued(lane: Lane, request: Request) -> tuple[Item, ...]:
-    """The items of the conversation that ends with reply `request.previous`, and those of the request. Instructions
-    are not carried over, as the API has it. Raises BadRequest for a reply that this session has not."""
-    turn_id = f"turn_{request.previous}"
-    if turn_id not in lane.forest.turns:
-        raise BadRequest(
-            f"Previous response {(request.previous or '')[:100]!r} not found: it is no reply of this session.",
-            path="previous_response_id",
-            code="previous_response_not_found",
-        )
-    lead = list(takewhile(_is_instructions, request.items))
-    history = dropwhile(_is_instructions, lane.forest.history(turn_id))
-    return (*lead, *history, *request.items[len(lead) :])
-
-
-def _is_instructions(item: Item) -> bool:
-    return isinstance(item, System) and item.role == "instructions"
-
-
-def _side_record(session: OpenSession, call: Inbound, turn_id: str | None, outcome: CallOutcome) -> CallRecord:
-    return CallRecord(
-        call_id=call.call_id,
-        session_id=session.session_id,
-        seq=call.seq,
-        dialect=call.dialect.name,
-        path=call.path,
-        turn_id=turn_id,
-        outcome=outcome,
-        status=200,
-        started=call.started,
-        duration=max(0.0, time.time() - call.started),
-        asked_model=call.request.model[:200],
-        engine=call.lane.engine,
-        ignored=call.request.ignored,
-    )
 
 
 def _stream_headers(dialect: Dialect) -> dict[str, str]:

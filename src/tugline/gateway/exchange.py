@@ -20,13 +20,17 @@ import msgspec
 from tugline.core.columns import Ids, concat, count, last, take
 from tugline.core.contracts import CallLog, Dialect, Engine, EngineInfo, Generation, Sample
 from tugline.core.errors import EngineError, StoreError, TuglineError, boundary, describe
-from tugline.core.items import Assistant, Options, Pending, Reply, Request, ToolCall, Usage
+from tugline.core.items import Options, Pending, Reply, Request, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
 from tugline.forest.check import check_sample
 from tugline.forest.forest import Attachment, Forest
+from tugline.forest.roles import Place, links_at_commit
 from tugline.gateway.admission import admit, admit_elsewhere, check_budget, check_request
+from tugline.gateway.faithful import strips_reasoning
+from tugline.gateway.live import Feed
 from tugline.gateway.metrics import Metrics
 from tugline.gateway.session import Lane, OpenSession
+from tugline.gateway.shown import cut_at_stop, first_of, unasked, with_call_ids
 from tugline.gateway.upstream import RetryPolicy, sample
 from tugline.tokens.model import BridgeRefused, ChatModel, Parsed
 
@@ -72,6 +76,7 @@ class Inbound:
     request: Request
     pending: Pending
     lane: Lane
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +112,22 @@ class Produced:
 
 
 async def produce(
-    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps, admitted: Callable[[], None]
+    session: OpenSession,
+    call: Inbound,
+    attached: Attachment,
+    deps: Deps,
+    admitted: Callable[[], None],
+    feed: Feed | None = None,
 ) -> Produced:
-    """Run the whole exchange. `admitted()` is called once the call can no longer fail for its own fault.
+    """Run the whole exchange. `admitted()` is called once the call can no longer fail for its own fault. `feed` gets
+    what can be shown of the reply while it is sampled.
 
     Raises the error to show the harness, in which case the forest is unchanged and the call's record is durable
     (if it can be).
     """
     try:
         with boundary(TuglineError, "internal error"):
-            return await _steps(session, call, attached, deps, admitted)
+            return await _steps(session, call, attached, deps, admitted, feed)
     except CommittedButGone:
         raise
     except asyncio.CancelledError:
@@ -130,15 +141,24 @@ async def produce(
 
 
 async def _steps(
-    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps, admitted: Callable[[], None]
+    session: OpenSession,
+    call: Inbound,
+    attached: Attachment,
+    deps: Deps,
+    admitted: Callable[[], None],
+    feed: Feed | None,
 ) -> Produced:
     prompt, sampling = await _prepare(session, call, attached, deps)
+    if feed is not None:
+        feed.begin(count(prompt.ids), lambda: deps.model.live(prompt.ids, call.request.options.stop))
     admitted()
-    taken = await _sample(session, call, prompt, sampling, deps)
+    taken = await _sample(session, call, (prompt, sampling), deps, feed)
     parsed = await _off_loop(
         deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
     )
-    drawn = Sampled(taken, parsed, sampling, _spelled(call, taken, deps))
+    stops = call.request.options.stop
+    spelled = first_of(deps.model.decode(taken.ids), stops)[1] if stops else None
+    drawn = Sampled(taken, parsed, sampling, spelled)
     turn, reply = _make_turn(session, call, prompt, drawn, deps.engine.info)
     record = _record(session, call, End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref))
     await _commit(session, call.lane, record, turn, deps)
@@ -185,6 +205,8 @@ def make_prompt(forest: Forest, request: Request, attached: Attachment, deps: De
     """Prompt ids for an attached request: full(parent) ++ bridge, or a full render for a root. Runs in a worker."""
     parent, model = attached.parent, deps.model
     root_reason = attached.root_reason
+    if parent is not None and strips_reasoning(forest, request, attached, model):
+        parent, root_reason = None, "root_reasoning_stripped"
     if parent is not None and not deps.rerender:
         full = forest.full(parent.turn_id)
         try:
@@ -207,10 +229,13 @@ def make_prompt(forest: Forest, request: Request, attached: Attachment, deps: De
     return Prompt(rendered.ids, 0, rendered.ids, rooted, attached.drift + rendered.drift, rooted.root_reason)
 
 
-async def _sample(session: OpenSession, call: Inbound, prompt: Prompt, sampling: Sampling, deps: Deps) -> Sample:
+async def _sample(
+    session: OpenSession, call: Inbound, asked: tuple[Prompt, Sampling], deps: Deps, feed: Feed | None
+) -> Sample:
     begun = time.perf_counter()
+    prompt, sampling = asked
     request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
-    taken, _ = await sample(deps.engine, request, deps.retry)
+    taken, _ = await sample(deps.engine, request, deps.retry, feed)
     deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
     return taken
 
@@ -221,10 +246,10 @@ def _make_turn(
     taken, parsed, sampling = sampled.sample, sampled.parsed, sampled.sampling
     pending = call.pending
     turn_id = f"turn_{pending.id}"
-    assistant = _with_call_ids(parsed.assistant, turn_id)
+    assistant = with_call_ids(parsed.assistant, turn_id)
     stop = None
     if taken.finish == "stop" and last(taken.ids) not in info.stop_ids:
-        assistant, stop = _cut_at_stop(assistant, call.request.options.stop)
+        assistant, stop = cut_at_stop(assistant, call.request.options.stop)
         stop = stop or sampled.stop
     reply = Reply(
         id=pending.id,
@@ -258,48 +283,14 @@ def _make_turn(
         key_lenient=lenient,
         sampling=sampling,
         level=info.level,
-        drift=prompt.drift + parsed.drift + _unasked(call.request.options, assistant),
+        drift=prompt.drift + parsed.drift + unasked(call.request.options, assistant),
         untrainable=check_sample(request, taken, info),
         engine=call.lane.engine,
+        role=call.place.role,
+        thread=call.place.thread,
+        links=links_at_commit(call.place, session.lanes[""].forest),
     )
     return turn, reply
-
-
-def _cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, str | None]:
-    """What is shown of a turn that a stop string ended: what stands before it, as every API has it. The ids stay."""
-    at, stop = _first_of(said.text or "", stops)
-    if stop is not None:
-        return replace(said, text=(said.text or "")[:at] or None), stop
-    at, stop = _first_of(said.reasoning or "", stops)
-    return (said if stop is None else replace(said, reasoning=(said.reasoning or "")[:at] or None)), stop
-
-
-def _spelled(call: Inbound, taken: Sample, deps: Deps) -> str | None:
-    stops = call.request.options.stop
-    return _first_of(deps.model.decode(taken.ids), stops)[1] if stops else None
-
-
-def _first_of(text: str, stops: tuple[str, ...]) -> tuple[int, str | None]:
-    return min(((at, s) for s in stops if (at := text.find(s)) >= 0), default=(0, None))
-
-
-def _unasked(options: Options, said: Assistant) -> tuple[str, ...]:
-    """Wishes of the request that were sampled against: nothing constrains the engine."""
-    against = []
-    if said.calls and options.tool_choice == "none":
-        against.append("calls_unasked")
-    if len(said.calls) > 1 and not options.parallel_calls:
-        against.append("parallel_calls_unasked")
-    return tuple(against)
-
-
-def _with_call_ids(assistant: Assistant, turn_id: str) -> Assistant:
-    """Give each call a wire id that is unique in the session: some models repeat theirs turn by turn."""
-    if not assistant.calls:
-        return assistant
-    stem = turn_id.removeprefix("turn_")
-    calls = tuple(ToolCall(f"call_{stem}_{i}", c.name, c.arguments) for i, c in enumerate(assistant.calls))
-    return Assistant(assistant.text, assistant.reasoning, calls)
 
 
 def outcome_of(err: TuglineError) -> CallOutcome:
@@ -340,6 +331,25 @@ def _record(session: OpenSession, call: Inbound, end: End) -> CallRecord:
         root_reason=prompt.root_reason if prompt else None,
         drift=turn.drift if turn else (),
         error=end.error,
+        engine=call.lane.engine,
+        ignored=call.request.ignored,
+    )
+
+
+def side_record(session: OpenSession, call: Inbound, turn_id: str | None, outcome: CallOutcome) -> CallRecord:
+    """The record of a call that sampled nothing itself."""
+    return CallRecord(
+        call_id=call.call_id,
+        session_id=session.session_id,
+        seq=call.seq,
+        dialect=call.dialect.name,
+        path=call.path,
+        turn_id=turn_id,
+        outcome=outcome,
+        status=200,
+        started=call.started,
+        duration=max(0.0, time.time() - call.started),
+        asked_model=call.request.model[:200],
         engine=call.lane.engine,
         ignored=call.request.ignored,
     )

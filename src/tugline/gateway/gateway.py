@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Literal
 
-from tugline.core.contracts import Access, CallLog, Dialect, Engine, Policy, SessionCalls
+from tugline.core.contracts import Access, CallLog, Dialect, Engine, Policy, RoleRule, SessionCalls
 from tugline.core.errors import ConfigError, RunError
 from tugline.forest.forest import Forest
 from tugline.gateway.app import GatewayApp, Router
@@ -42,6 +43,8 @@ class GatewayOptions:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     workers: int = 2
     rerender: bool = False
+    streaming: Literal["buffered", "live"] = "buffered"
+    """Whether streams begin when a reply is whole, or show it while it is sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Seat:
 class LocalGateway:
     """Implements core SessionGate in this process."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last two are asked for by name
         self,
         engine: Engine,
         model: ChatModel,
@@ -64,8 +67,10 @@ class LocalGateway:
         options: GatewayOptions = GatewayOptions(),
         *,
         others: Mapping[str, Seat] = MappingProxyType({}),
+        roles: Sequence[RoleRule] = (),
     ) -> None:
-        """`others`: engines that sessions may route model names to. The caller starts and closes every engine."""
+        """`others`: engines that sessions may route model names to. The caller starts and closes every engine.
+        `roles`: what is known of the requests of certain harnesses; without a rule their form alone decides."""
         self.metrics = Metrics()
         self._options = options
         self._log = log
@@ -76,7 +81,8 @@ class LocalGateway:
         self._secrets = SecretTable()
         self._sessions: dict[str, OpenSession] = {}
         self._closed: dict[str, SessionCalls] = {}
-        self._delivery = Delivery(self._lanes, options.timing)
+        timing = replace(options.timing, live=options.streaming == "live")
+        self._delivery = Delivery(self._lanes, timing, roles)
         self._app = GatewayApp(
             Router(tuple(dialects)),
             self._secrets,
@@ -150,6 +156,7 @@ class LocalGateway:
             task.cancel()
         if session.tasks:
             await asyncio.wait(list(session.tasks), timeout=5)
+        await self._delivery.settled(session)
         self._delivery.forget(session)
         self.metrics.sessions.set(len(self._sessions))
         self._closed[session_id] = summary = session.summary()  # before what may fail: whoever ends it asks again

@@ -14,6 +14,15 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.calls = Counter("tugline_calls", "Calls by outcome.", ["dialect", "outcome"], registry=self.registry)
         self.drift = Counter("tugline_drift", "Drift reasons.", ["reason"], registry=self.registry)
+        self.revoked = Counter(
+            "tugline_calls_revoked", "Answered calls whose client had not read the reply.", registry=self.registry
+        )
+        self.live = Counter(
+            "tugline_live",
+            "Live streams: live_shown, live_unsupported, live_mismatch.",
+            ["what"],
+            registry=self.registry,
+        )
         self.tokens = Counter("tugline_tokens", "Tokens handled.", ["kind"], registry=self.registry)
         self.stage = Histogram(
             "tugline_call_stage_seconds", "Time per stage.", ["stage"], buckets=_SECONDS, registry=self.registry

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tugline.gateway.app import App
+from tugline.gateway.receipt import LINE, Line
 
 KEEP_ALIVE = 90
 """Seconds an idle harness connection may stay open: longer than any tool call we saw between two model calls would
@@ -40,8 +41,19 @@ class Guarded(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Beyond the limit a connection is closed at once."""
         super().connection_made(transport)
+        self._line = Line(transport)
         if len(self.connections) > self.limit:
             transport.abort()
+
+    def eof_received(self) -> None:
+        """What the client has not taken by now it will not take."""
+        self._line.farewell()
+        super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """By a reset, or after a farewell of either side."""
+        self._line.ended(exc)
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Cut a connection whose request has no end."""
@@ -61,7 +73,9 @@ class Guarded(HttpToolsProtocol):
         """A new request."""
         self._framing = 0
         self._in_head = True
+        self._line.arrived()
         super().on_message_begin()
+        self.scope["extensions"] = cast("Any", {LINE: self._line})
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Trailers are no headers: behind a body they could say who is calling."""

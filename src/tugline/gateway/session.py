@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from itertools import dropwhile, takewhile
 
 from tugline.core.contracts import Policy, SessionCalls
+from tugline.core.errors import BadRequest
+from tugline.core.items import Item, Request, System
 from tugline.core.turn import CallOutcome, Turn
 from tugline.forest.forest import Forest
 from tugline.forest.retries import RetryBook
+from tugline.forest.rules import rules_of
 from tugline.gateway.admission import Spent
+from tugline.gateway.receipt import Receipts
 
 ANSWERS = (CallOutcome.ANSWERED, CallOutcome.REPLAYED, CallOutcome.COALESCED)
 
@@ -30,6 +35,7 @@ class OpenSession:
     def __init__(self, session_id: str, policy: Policy, lanes: Mapping[str, Lane]) -> None:
         self.session_id = session_id
         self.policy = policy
+        self.rules = rules_of(policy)
         self.lanes = lanes
         ours = lanes[""].forest.turns
         self.spent = Spent(len(ours), sum(len(t.sampled) // 4 for t in ours.values()))
@@ -37,6 +43,7 @@ class OpenSession:
         self.engine_failures = 0
         self.last_error: str | None = None
         self.tasks: set[asyncio.Task[object]] = set()
+        self.receipts = Receipts()
         self.closing = False
         self.held = 0
         """Bytes of request bodies being read or answered."""
@@ -65,6 +72,11 @@ class OpenSession:
         if outcome in ANSWERS:
             self.engine_failures, self.last_error = 0, None
 
+    def recount(self, outcome: CallOutcome) -> None:
+        """A call that was counted as an answer turned out to be no delivery."""
+        self.calls[outcome.value] -= 1
+        self.calls[CallOutcome.UNDELIVERED.value] += 1
+
     def summary(self) -> SessionCalls:
         """What the rollout service is told."""
         return SessionCalls(
@@ -74,3 +86,22 @@ class OpenSession:
             engine_failures=self.engine_failures,
             last_error=self.last_error,
         )
+
+
+def continued(lane: Lane, request: Request) -> tuple[Item, ...]:
+    """The items of the conversation that ends with reply `request.previous`, and those of the request. Instructions
+    are not carried over, as the API has it. Raises BadRequest for a reply that this session has not."""
+    turn_id = f"turn_{request.previous}"
+    if turn_id not in lane.forest.turns:
+        raise BadRequest(
+            f"Previous response {(request.previous or '')[:100]!r} not found: it is no reply of this session.",
+            path="previous_response_id",
+            code="previous_response_not_found",
+        )
+    lead = list(takewhile(_is_instructions, request.items))
+    history = dropwhile(_is_instructions, lane.forest.history(turn_id))
+    return (*lead, *history, *request.items[len(lead) :])
+
+
+def _is_instructions(item: Item) -> bool:
+    return isinstance(item, System) and item.role == "instructions"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from tugline.core.contracts import Engine, Generation, Sample
+from tugline.core.columns import Ids
+from tugline.core.contracts import Engine, Generation, Sample, StreamingEngine
 from tugline.core.errors import EngineError
 
 
@@ -18,19 +21,47 @@ class RetryPolicy:
     max_wait: float = 5.0
 
 
-async def sample(engine: Engine, generation: Generation, retry: RetryPolicy) -> tuple[Sample, int]:
+class Listener(Protocol):
+    """Hears ids while they are sampled."""
+
+    def heard(self, fresh: Ids) -> None:
+        """The next ids, int32[n]."""
+        ...
+
+    def restart(self) -> bool:
+        """Another attempt begins: forget all ids. False when it is too late for that."""
+        ...
+
+
+async def sample(
+    engine: Engine, generation: Generation, retry: RetryPolicy, listener: Listener | None = None
+) -> tuple[Sample, int]:
     """(sample, failed attempts before it). Raises EngineError when the budget is used up or retrying is pointless.
 
-    Each attempt has its own request id, so that a late orphan can never be taken for the answer.
+    `listener` hears the ids as they come from an engine that streams. Each attempt has its own request id, so that a
+    late orphan can never be taken for the answer.
     """
     wait = retry.first_wait
     for attempt in range(retry.attempts):
         request = generation if attempt == 0 else replace(generation, request_id=f"{generation.request_id}.{attempt}")
         try:
-            return await engine.generate(request), attempt
+            return await _attempt(engine, request, listener), attempt
         except EngineError as err:
             if not err.retryable or attempt == retry.attempts - 1:
+                raise
+            if listener is not None and not listener.restart():
                 raise
         await asyncio.sleep(wait)
         wait = min(retry.max_wait, wait * 2)
     raise EngineError("no attempt was made", retryable=False)
+
+
+async def _attempt(engine: Engine, request: Generation, listener: Listener | None) -> Sample:
+    if listener is None or not isinstance(engine, StreamingEngine):
+        return await engine.generate(request)
+    async with aclosing(engine.generate_stream(request)) as pieces:
+        async for piece in pieces:
+            if piece.sample is not None:
+                return piece.sample
+            listener.heard(piece.ids)
+    raise EngineError("the engine ended a stream without its sample")

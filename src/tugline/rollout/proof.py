@@ -13,6 +13,7 @@ from tugline.core.errors import VerifyError
 from tugline.core.session import FAILURE_OF, Ended, Failure, SessionState
 from tugline.core.trace import Trace
 from tugline.core.turn import CallRecord, Turn
+from tugline.trajectory.merge import linked, strategy_for
 from tugline.trajectory.rows import undelivered_turns
 from tugline.trajectory.verify import Finding, continuous, verify_masks, verify_trace, verify_turn
 
@@ -111,6 +112,9 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
         # rows are stored against their turns: a changed turn shows here too, after it was named above
         proof.findings.append(_finding("damaged_row", session_id, err.message))
         return
+    if strategy_for(turns) == "merged":  # rows of such a session are paths of the tree that its ids alone give
+        turns = list(linked(turns))
+        by_id = {t.turn_id: t for t in turns}
     # rows of a lost or failed attempt are proven too, but nothing ever trains on them
     trains = isinstance(state, Ended) and FAILURE_OF[state.outcome] is not Failure.INFRA
     for trace in traces:

@@ -46,6 +46,12 @@ class Summary:
     engines: Counter[str] = field(default_factory=Counter)
     """Turns of engines that are not the policy, by name."""
     turns: int = 0
+    roles: Counter[str] = field(default_factory=Counter)
+    """Turns by what they are for."""
+    links: Counter[str] = field(default_factory=Counter)
+    """Turns that belong to another besides their parent, by the name of the link."""
+    roots: Counter[str] = field(default_factory=Counter)
+    """Turns that began a conversation, by the reason."""
     tokens: Counter[str] = field(default_factory=Counter)
     stages: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     reasons: Counter[str] = field(default_factory=Counter)
@@ -69,6 +75,9 @@ class Summary:
             "rows_per_session": self.rows / self.sessions_with_rows if self.sessions_with_rows else None,
             "rows": self.rows,
             "turns": self.turns,
+            "roles": dict(sorted(self.roles.items())),
+            "links": dict(sorted(self.links.items())),
+            "roots": dict(sorted(self.roots.items())),
             "calls": dict(sorted(self.calls.items())),
             "tokens": dict(self.tokens),
             "drift": dict(sorted(self.drift.items())),
@@ -97,8 +106,11 @@ def _add_work(store: Readable, session_id: str, out: Summary) -> None:
     for call in store.iter_calls(session_id):
         out.calls[call.outcome.value] += 1
         out.ignored.update(call.ignored)
+        out.roots.update([call.root_reason] if call.root_reason else ())
     for turn in store.iter_turns(session_id):
         out.turns += 1
+        out.roles[turn.role] += 1
+        out.links.update(name for name, _ in turn.links)
         out.drift.update(turn.drift)
         out.engines.update([turn.engine] if turn.engine else ())
         out.tokens["prompt"] += turn.prompt_len

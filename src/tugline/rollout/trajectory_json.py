@@ -35,6 +35,7 @@ class TraceJson(msgspec.Struct, frozen=True):
     loss_weight: float
     level: str
     drift: dict[str, int]
+    links: tuple[tuple[str, str], ...] = ()
 
 
 class TrajectoryJson(msgspec.Struct, frozen=True):
@@ -102,6 +103,7 @@ def _out(trace: Trace) -> TraceJson:
         loss_weight=trace.loss_weight,
         level=trace.level,
         drift=trace.drift,
+        links=trace.links,
     )
 
 
@@ -125,4 +127,5 @@ def _in(row: TraceJson) -> Trace:
         loss_weight=row.loss_weight,
         level=row.level,
         drift=row.drift,
+        links=row.links,
     )

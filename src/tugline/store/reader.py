@@ -91,6 +91,15 @@ class RunReader:
         with self._connections.borrow() as conn:
             return reads.calls(conn, session_id)
 
+    def session_of(self, name: str) -> str | None:
+        """Session of a call or a turn by its id, or None."""
+        query = (
+            "SELECT session_id FROM calls WHERE call_id = ? UNION ALL SELECT session_id FROM turns WHERE turn_id = ?"
+        )
+        with self._connections.borrow() as conn:
+            found = conn.db.execute(query, (name, name)).fetchone()
+            return None if found is None else str(found[0])
+
     def iter_turns(self, session_id: str) -> Sequence[Turn]:
         """Turns of a session in commit order: a parent always stands before its children."""
         with self._connections.borrow() as conn:

@@ -1,6 +1,6 @@
 """The measured process: the real gateway and run store, and an engine that answers at once.
 
-`python -m tugline.testing.bench_server RUN_DIR`, then one JSON question per line: `open`, `reset`, `finish`.
+`python -m tugline.testing.bench_server RUN_DIR [live]`, then one JSON question per line: `open`, `reset`, `finish`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 
 from tugline.cli.wiring import PILOT, chat_model
-from tugline.core.columns import Floats, Ids, count, ids
-from tugline.core.contracts import EngineInfo, Generation, Policy, Sample
+from tugline.core.columns import NO_IDS, Floats, Ids, count, ids, take
+from tugline.core.contracts import EngineInfo, Generation, Piece, Policy, Sample
 from tugline.core.errors import EngineError
 from tugline.core.turn import Sampling
 from tugline.dialects import DIALECTS
 from tugline.engines.modeldir import read_model_dir
 from tugline.engines.spelling import spell
-from tugline.gateway.gateway import LocalGateway
+from tugline.gateway.gateway import GatewayOptions, LocalGateway
 from tugline.store import RunStore
 from tugline.testing.bench_proc import answer_lines, fields
 from tugline.testing.bench_talk import step
@@ -31,6 +31,8 @@ from tugline.testing.bench_talk import step
 CONTEXT = 200_000
 REPLIES = 64
 LAG_EVERY = 0.02
+PIECE = 8
+"""Tokens handed out at a time, as the embedded engine does."""
 
 
 class Truth(msgspec.Struct, frozen=True):
@@ -106,6 +108,14 @@ class CannedEngine:
             engine_ref=ref,
         )
 
+    async def generate_stream(self, request: Generation) -> AsyncGenerator[Piece, None]:
+        """The same reply, as an engine hands it out that samples for many at a time."""
+        sample = await self.generate(request)
+        for start in range(0, count(sample.ids), PIECE):
+            await asyncio.sleep(0)
+            yield Piece(take(sample.ids, start, start + PIECE))
+        yield Piece(NO_IDS, sample)
+
     async def abort(self, request_id: str) -> None:
         """Nothing ever runs."""
 
@@ -136,7 +146,8 @@ async def main(read: Callable[[], Awaitable[bytes]], write: Callable[[object], N
     model = await asyncio.to_thread(chat_model, PILOT)
     await asyncio.to_thread(model.probe)
     store = await asyncio.to_thread(RunStore.create, Path(sys.argv[1]), "")
-    gateway = LocalGateway(engine, model, store, DIALECTS)
+    options = GatewayOptions(streaming="live" if sys.argv[2:] == ["live"] else "buffered")
+    gateway = LocalGateway(engine, model, store, DIALECTS, options)
     port = await gateway.start()
     lag = LagWatch()
     watching = asyncio.ensure_future(lag.run())

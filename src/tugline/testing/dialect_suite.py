@@ -145,21 +145,21 @@ def check_echo_is_what_a_verbatim_echo_decodes_to(kit: DialectKit) -> None:
     for said in ASSISTANTS:
         echo = kit.dialect.echo(reply_of(said))
         decoded = kit.decode((UserText("a"), echo, UserText("b"))).items
-        assert decoded[1] == echo, f"{_show(decoded[1])} is not the registered echo {_show(echo)}"
+        assert decoded[1] == echo, f"{show(decoded[1])} is not the registered echo {show(echo)}"
         assert kit.dialect.echo(reply_of(echo)) == echo, "an echo of an echo differs"
 
 
 def check_echo_keeps_what_was_said(kit: DialectKit) -> None:
     for said in ASSISTANTS:
         echo = kit.dialect.echo(reply_of(said))
-        assert (echo.text, echo.reasoning) == (said.text, said.reasoning), f"text of {_show(said)}"
-        assert [(c.id, c.name) for c in echo.calls] == [(c.id, c.name) for c in said.calls], f"calls of {_show(said)}"
+        assert (echo.text, echo.reasoning) == (said.text, said.reasoning), f"text of {show(said)}"
+        assert [(c.id, c.name) for c in echo.calls] == [(c.id, c.name) for c in said.calls], f"calls of {show(said)}"
 
 
 def check_whole_reply_reads_back(kit: DialectKit) -> None:
     for said in ASSISTANTS:
         got = kit.read(kit.dialect.encode(reply_of(said)))
-        assert got == kit.dialect.echo(reply_of(said)), f"encode says {_show(got)} for {_show(said)}"
+        assert got == kit.dialect.echo(reply_of(said)), f"encode says {show(got)} for {show(said)}"
 
 
 def check_stream_says_the_same_as_the_whole_reply(kit: DialectKit) -> None:
@@ -168,7 +168,7 @@ def check_stream_says_the_same_as_the_whole_reply(kit: DialectKit) -> None:
             reply = reply_of(said, Options(stream=True, include_usage=usage))
             parts, terminal = kit.dialect.stream(reply)
             got = kit.assemble(b"".join(parts) + terminal)
-            assert got == kit.read(kit.dialect.encode(reply)), f"the stream says {_show(got)} for {_show(said)}"
+            assert got == kit.read(kit.dialect.encode(reply)), f"the stream says {show(got)} for {show(said)}"
 
 
 def check_stream_without_its_end_is_noticed(kit: DialectKit) -> None:
@@ -288,8 +288,10 @@ CHECKS: tuple[Callable[[DialectKit], None], ...] = (
 
 def run_suite(kit: DialectKit) -> list[str]:
     """Broken promises, one line each; empty = the dialect keeps them all."""
+    from tugline.testing.dialect_live import LIVE_CHECKS
+
     broken = []
-    for check in CHECKS:
+    for check in CHECKS + LIVE_CHECKS:
         try:
             check(kit)
         except AssertionError as err:
@@ -330,6 +332,7 @@ def _replaced(value: object) -> Iterator[object]:
                 yield [*value[:i], inner, *value[i + 1 :]]
 
 
-def _show(item: object) -> str:
+def show(item: object) -> str:
+    """An item in a message, shortened."""
     text = repr(item)
     return text if len(text) < 300 else f"{text[:200]}...{text[-80:]}"

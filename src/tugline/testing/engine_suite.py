@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tugline.core.columns import Ids, concat, count, floats_array, ids, ids_array, ids_list
-from tugline.core.contracts import Engine, Generation, JournalEntry, Sample
+from tugline.core.contracts import Engine, Generation, JournalEntry, Sample, StreamingEngine
 from tugline.core.errors import EngineError
 from tugline.core.turn import Sampling
 
@@ -172,6 +173,35 @@ async def check_bad_requests(case: EngineCase) -> None:
     await check_sample_is_consistent(case)
 
 
+async def check_pieces_are_the_sample(case: EngineCase) -> None:
+    """An engine that streams hands out the beginning of what it answers, and stops when nobody listens."""
+    engine = case.engine
+    if not isinstance(engine, StreamingEngine):
+        return
+    session, prompt = case.session(), case.prompt()
+    for sampling in (Sampling(max_tokens=12, seed=7), case.slow):
+        pieces = [piece async for piece in engine.generate_stream(case.ask(prompt, session, sampling))]
+        assert [piece.sample is not None for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+        sample = pieces[-1].sample
+        assert sample is not None and sample.ids.startswith(concat([piece.ids for piece in pieces]))
+        _consistent(case, sample)
+    # a greedy policy may happen to stop early on some prompt
+    assert any([await _left_at_once(case, engine) for _ in range(20)]), "no slow generation was slow"
+    _consistent(case, await engine.generate(case.ask(case.prompt(), case.session())))
+
+
+async def _left_at_once(case: EngineCase, engine: StreamingEngine) -> bool:
+    """Whether a listener could leave before the sample was there. The engine serves on, even the same session."""
+    session = case.session()
+    await engine.generate(case.ask(case.prompt(), session))
+    slow = case.ask(case.prompt(), session, case.slow)
+    async with contextlib.aclosing(engine.generate_stream(slow)) as pieces:
+        first = await anext(pieces)
+    async with asyncio.timeout(PATIENCE):
+        _consistent(case, await engine.generate(case.ask(slow.prompt_ids, session)))
+    return first.sample is None
+
+
 async def check_journal(case: EngineCase) -> None:
     """When the reply arrives, the engine's journal holds the same."""
     if case.journal is None:
@@ -234,6 +264,7 @@ ENGINE_CHECKS: tuple[Check, ...] = (
     check_sixteen_at_once,
     check_release,
     check_bad_requests,
+    check_pieces_are_the_sample,
     check_journal,
 )
 RESTART_CHECKS: tuple[Check, ...] = (check_restart,)

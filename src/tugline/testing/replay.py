@@ -25,13 +25,17 @@ from tugline.core.columns import concat, count, floats, ids
 from tugline.core.contracts import Dialect
 from tugline.core.errors import BadRequest, ConfigError, NotFound, TuglineError, VerifyError, boundary, describe
 from tugline.core.items import Assistant, Request
+from tugline.core.roles import first_hint
 from tugline.core.turn import Sampling, Turn
 from tugline.dialects import DIALECTS
 from tugline.forest.attach import Attachment
 from tugline.forest.forest import Forest
+from tugline.forest.roles import Place, links_at_commit, place
 from tugline.gateway.app import Router
+from tugline.harnesses.roles import RULES
+from tugline.testing.replay_labels import Found, compared, load_labels
 from tugline.testing.replay_leaves import unexplained
-from tugline.testing.replay_said import as_echoed, said
+from tugline.testing.replay_said import as_echoed, as_quoted, said
 
 Overrides = Mapping[str, str]
 NONE: Overrides = MappingProxyType({})
@@ -45,6 +49,7 @@ class Recorded:
     dialect: Dialect
     params: dict[str, str]
     body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -67,6 +72,8 @@ class Tally:
     """Places of strings that were dropped without being named."""
     crashes: list[str] = field(default_factory=list)
     slowest_ms: float = 0.0
+    runs: dict[str, Found] = field(default_factory=dict)
+    """The conversations of each recording, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +150,7 @@ def _requests(path: Path, tally: Tally, overrides: Overrides) -> Iterator[Record
         if matched.route.kind not in ("generate", "count"):
             tally.elsewhere[f"{line.method} {matched.route.path}"] += 1
             continue
-        yield Recorded(line.seq, matched.dialect, matched.params, _overridden(bytes(line.body), overrides))
+        yield Recorded(line.seq, matched.dialect, matched.params, _overridden(bytes(line.body), overrides), headers)
 
 
 def _overridden(body: bytes, overrides: Overrides) -> bytes:
@@ -178,20 +185,35 @@ def _replies(path: Path) -> dict[int, _Answer]:
 
 def _replay_run(path: Path, tally: Tally, how: How) -> None:
     forests: dict[str, Forest] = {}
+    answered: dict[bytes, str] = {}
     replies = _replies(path)
     calls = list(_decoded(path, tally, how))
+    found = tally.runs.setdefault(path.name.partition(".requests.")[0], Found())
     for n, (recorded, request) in enumerate(calls):
         forest = forests.setdefault(recorded.dialect.name, Forest("ses_replay", b""))
         begun = time.perf_counter()
         attached = forest.attach(request)
+        placed = place(forest, request, attached, first_hint(RULES, recorded.headers, request))
         tally.slowest_ms = max(tally.slowest_ms, (time.perf_counter() - begun) * 1000)
-        _place(tally, attached, request, [earlier for _, earlier in calls[:n]])
-        answer = replies.get(recorded.seq)
-        turn = said(recorded.dialect.name, answer.sse or answer.body or {}) if answer else None
-        if turn is not None and how.masked:
-            turn = as_echoed(turn, request, [later for _, later in calls[n + 1 :]])
+        _place(tally, placed.attached, request, [earlier for _, earlier in calls[:n]])
+        turn = _reply(recorded, request, replies, [later for _, later in calls[n + 1 :]], how)
         if turn is not None:
-            forest.commit(_turn(forest, attached, request, turn))
+            placed = placed.again(answered.get(placed.attached.fingerprint))
+            made = _turn(forest, placed, request, turn)
+            forest.commit(made)
+            answered[placed.attached.fingerprint] = made.turn_id
+            found.add(made, placed.attached.root_reason, attached.parent)
+
+
+def _reply(
+    recorded: Recorded, request: Request, replies: Mapping[int, _Answer], later: Sequence[Request], how: How
+) -> Assistant | None:
+    answer = replies.get(recorded.seq)
+    turn = said(recorded.dialect.name, answer.sse or answer.body or {}) if answer else None
+    if turn is None or not how.masked:
+        return turn
+    echoed = as_echoed(turn, request, later)
+    return as_quoted(turn, later) if echoed is turn else echoed
 
 
 def _decoded(path: Path, tally: Tally, how: How) -> Iterator[tuple[Recorded, Request]]:
@@ -228,8 +250,9 @@ def _place(tally: Tally, attached: Attachment, request: Request, earlier: Sequen
         tally.roots[attached.root_reason or ""] += 1
 
 
-def _turn(forest: Forest, attached: Attachment, request: Request, turn: Assistant) -> Turn:
+def _turn(forest: Forest, placed: Place, request: Request, turn: Assistant) -> Turn:
     """The turn that a gateway would have stored, with one made-up id per item."""
+    attached = placed.attached
     exact, lenient = forest.keys(attached, turn)
     parent = attached.parent
     keep = count(forest.full(parent.turn_id)) if parent else 0
@@ -252,6 +275,9 @@ def _turn(forest: Forest, attached: Attachment, request: Request, turn: Assistan
         key_exact=exact,
         key_lenient=lenient,
         sampling=Sampling(),
+        role=placed.role,
+        thread=placed.thread,
+        links=links_at_commit(placed, forest),
     )
 
 
@@ -284,19 +310,26 @@ def table(tallies: dict[str, Tally]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line. Exit status 1: a request crashed the decoder or lost text silently."""
+    """Command line. Exit status 1: a request crashed the decoder or lost text silently, or a run is not as labelled."""
     parser = argparse.ArgumentParser(prog="python -m tugline.testing.replay", description=replay.__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=TEXT", help="replace a string of every body")
     parser.add_argument("--masked", action="store_true", help="words were replaced: replies say what their echoes say")
+    parser.add_argument("--labels", type=Path, metavar="FILE", help="print what conversations are, expected and found")
     asked = parser.parse_args(argv)
     try:
+        labels = load_labels(asked.labels) if asked.labels else None
         tallies = replay(asked.folder, How(overrides_of(asked.set), asked.masked))
     except TuglineError as err:
         sys.stderr.write(f"{err.message}\n")
         return 2
-    sys.stdout.write(table(tallies))
-    return 1 if any(t.crashes or t.silent for t in tallies.values()) else 0
+    bad = any(t.crashes or t.silent for t in tallies.values())
+    if labels is None:
+        sys.stdout.write(table(tallies))
+        return 1 if bad else 0
+    text, same = compared(labels, {f"{h}/{run}": found for h, t in tallies.items() for run, found in t.runs.items()})
+    sys.stdout.write(text)
+    return 0 if same and not bad else 1
 
 
 if __name__ == "__main__":

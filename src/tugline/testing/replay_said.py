@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from tugline.core.items import Assistant, Request, ToolCall
+from tugline.core.items import Assistant, Request, System, ToolCall, UserText
 
 Value = dict[str, Any]
+
+_SHAPED = 24
+"""Characters of a line below which its shape is many lines' shape."""
 
 
 def said(dialect: str, reply: str | Value) -> Assistant | None:
@@ -37,6 +42,21 @@ def as_echoed(turn: Assistant, request: Request, later: Sequence[Request]) -> As
                 tuple(ToolCall(ours.id, ours.name, theirs.arguments) for ours, theirs in calls),
             )
     return turn
+
+
+def as_quoted(turn: Assistant, later: Sequence[Request]) -> Assistant:
+    """The turn in the words of a later text that holds one of the same shape: lines of words of the same lengths. For
+    replies without calls that are repeated elsewhere than in an assistant turn, such as summaries."""
+    text = turn.text or ""
+    if turn.calls or len(text) < _SHAPED:
+        return turn
+    texts = [item.text for other in later for item in other.items if isinstance(item, (System, UserText, Assistant))]
+    lines = text.split("\n")
+    for n, line in enumerate(lines):
+        if len(line) >= _SHAPED and not any(line in (t or "") for t in texts):
+            shape = re.compile(re.sub(r"\w+", lambda word: rf"\w{{{len(word[0])}}}", re.escape(line)))
+            lines[n] = next((hit[0] for t in texts if t and (hit := shape.search(t))), line)
+    return replace(turn, text="\n".join(lines))
 
 
 def _reworded(ours: str | None, theirs: str | None) -> str | None:

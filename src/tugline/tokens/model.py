@@ -12,6 +12,7 @@ from tugline.core.errors import ConfigError
 from tugline.core.items import Head, Item, Tool
 from tugline.core.turn import Finish
 from tugline.tokens.codec import Codec
+from tugline.tokens.live import LiveParser, Opening
 from tugline.tokens.parse import Parsed, Sampled, families, prompt_tail
 from tugline.tokens.probes import Bench, ProbeReport, find_shape, run_probes
 from tugline.tokens.render import Ask, Renderer
@@ -65,6 +66,13 @@ class ChatModel:
         self.vocab: int = self.codec.vocab
         """Largest token id plus one."""
         self.stop_ids: tuple[int, ...] = tuple(_stop_id(self.codec, s) for s in files.stop)
+        self.controls: frozenset[int] = frozenset(self.codec.control.values())
+        """Ids of the tokens that structure a conversation."""
+        self.reasoning: tuple[int | None, int | None] = (
+            self.codec.token(family.reasoning[0]),
+            self.codec.token(family.reasoning[1]),
+        )
+        """Ids that open and close reasoning, where each is one token."""
         self.digest: bytes = _digest(files)
         """sha256 over tokenizer, template and parser: part of every match key."""
 
@@ -104,6 +112,13 @@ class ChatModel:
         stop = frozenset(self.stop_ids)
         prompt = prompt_tail(prompt_ids, stop)
         return self._family.parse(Sampled(self.codec, stop, prompt, sampled, finish, tools))
+
+    def live(self, prompt_ids: Ids, strings: Sequence[str]) -> LiveParser | None:
+        """Shows a reply while it is sampled; None where the family cannot. `strings`: what ends the text shown."""
+        if self._family.live is None:
+            return None
+        stop = frozenset(self.stop_ids)
+        return self._family.live(Opening(self.codec, stop, prompt_tail(prompt_ids, stop), tuple(strings)))
 
     def encode(self, text: str) -> Ids:
         """Stock encoding of text: no BOS, control tokens spelled in it become control ids."""

@@ -18,6 +18,7 @@ from tugline.core.columns import Ids, count, ids_list, take
 from tugline.core.items import Assistant, Tool, ToolCall
 from tugline.core.turn import Finish
 from tugline.tokens.codec import Codec, positions
+from tugline.tokens.live import LiveFamily, PlainLive, Qwen3Live
 
 _PROMPT_TAIL = 512
 """Tokens of the prompt that are searched for the start of the assistant turn."""
@@ -56,6 +57,8 @@ class Family:
     reasoning: tuple[str, str] = ("", "")
     call: tuple[str, str] = ("", "")
     others: tuple[str, ...] = ()
+    live: LiveFamily | None = None
+    """Shows replies while they are sampled."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -82,7 +85,7 @@ class _Call(msgspec.Struct):
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _Shim:
+class Shim:
     """The little of a transformers tokenizer that `renderers` asks for."""
 
     unk_token_id = None
@@ -142,7 +145,7 @@ def parse_qwen3(sampled: Sampled) -> Parsed:
 def _reasoning(sampled: Sampled, body: list[int]) -> _Region:
     from renderers.reasoning import prompt_ends_in_reasoning, scan_reasoning
 
-    codec, shim = sampled.codec, _Shim(sampled.codec)
+    codec, shim = sampled.codec, Shim(sampled.codec)
     think, unthink, call = codec.token("<think>"), codec.token("</think>"), codec.token("<tool_call>")
     if think is None or unthink is None:
         return _Region(0, 0, 0, "none", False)
@@ -208,7 +211,7 @@ def _attempts(sampled: Sampled, body: list[int], region: _Region) -> list[tuple[
         return []
     try:
         found: Any = structure(
-            _Shim(codec),
+            Shim(codec),
             body,
             stop_ids=set(),
             tool_call_id=call,
@@ -258,12 +261,13 @@ def families() -> Mapping[str, Family]:
     """Known families by the name that a model's `parser` setting gives."""
     return MappingProxyType(
         {
-            "plain": Family(parse_plain),
+            "plain": Family(parse_plain, live=PlainLive),
             "qwen3": Family(
                 parse_qwen3,
                 reasoning=("<think>", "</think>"),
                 call=("<tool_call>", "</tool_call>"),
                 others=("<tool_response>", "</tool_response>"),
+                live=Qwen3Live,
             ),
         }
     )

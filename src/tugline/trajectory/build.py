@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tugline.core.columns import count
@@ -12,9 +12,10 @@ from tugline.core.session import FAILURE_OF, Outcome
 from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import Turn
 from tugline.trajectory.advantages import weigh
+from tugline.trajectory.merge import linked
 from tugline.trajectory.rows import drift_of, lay_out, level_of, path_to, why_untrained
 
-Strategy = Literal["exact", "per_call"]
+Strategy = Literal["exact", "per_call", "merged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,14 @@ def build(
     """Rows of a session. `undelivered`: turns whose reply never reached the harness and that nothing extends.
 
     exact: one row per leaf of the tree; the earliest row through a turn owns it, others carry it masked. per_call: one
-    row per turn. Both train the same tokens but for stops that a following prompt replaced: those stand in per_call
-    rows only, and are counted as stop_trim otherwise. Raises VerifyError when a turn's parent is missing.
+    row per turn. merged: as exact, after calls that were captured one by one have been put behind those that their
+    prompts extend id by id (see `merge`). All train the same tokens but for stops that a following prompt replaced:
+    those stand in per_call rows only, and are counted as stop_trim otherwise. Raises VerifyError when a turn's parent
+    is missing.
     """
+    if strategy == "merged":
+        turns = linked(turns)
+        undelivered -= {turn.parent for turn in turns}  # what a later prompt goes on from was seen
     by_id = {turn.turn_id: turn for turn in turns}
     untrained: Counter[str] = Counter()
     trainable: set[str] = set()
@@ -69,7 +75,7 @@ def build(
         failure=FAILURE_OF[session.outcome],
         reward=session.reward,
         reward_parts=dict(session.reward_parts),
-        traces=weigh(traces),
+        traces=weigh([replace(trace, links=_links(trace, by_id, owner)) for trace in traces]),
         untrained=dict(sorted(untrained.items())),
     )
 
@@ -98,7 +104,7 @@ def _trace(session: SessionFacts, path: Sequence[Turn], mine: set[str], owner: d
         trace_id=f"trace_{last.turn_id.removeprefix('turn_')}",
         session_id=session.session_id,
         group_id=session.group_id,
-        kind=last.role,
+        kind=next(turn.role for turn in path if turn.turn_id in mine),
         parent=parent,
         order=order,
         token_ids=columns.token_ids,
@@ -111,3 +117,15 @@ def _trace(session: SessionFacts, path: Sequence[Turn], mine: set[str], owner: d
         level=level_of(path),
         drift=drift_of(path, mine),
     )
+
+
+def _links(trace: Trace, turns: Mapping[str, Turn], owner: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The links of a row's own turns, to the rows that train the other ends. Without repeats, in order."""
+    found: dict[tuple[str, str], None] = {}
+    for span in trace.spans:
+        if span.trained:
+            for name, turn_id in turns[span.turn_id].links:
+                row = owner.get(turn_id)
+                if row is not None and row != trace.trace_id:
+                    found[name, row] = None
+    return tuple(found)

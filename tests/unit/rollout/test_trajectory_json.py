@@ -34,6 +34,7 @@ def trajectory(token_ids: Ids, mask: bytes, logprobs: Floats) -> Trajectory:
         spans=(Span(0, 2, "turn_1", "main", "stop", True),),
         sampling=Sampling(0.7, 0.9, 5, 64, None),
         drift={"stop_trim": 1},
+        links=(("spawned_by", "trace_0"),),
     )
     return Trajectory("ses_1", "g", Outcome.COMPLETED, Failure.NONE, 0.1, {"x": 1.0}, (row,), {"stop_trim": 1})
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 from tugline.core.columns import Floats, Ids, count, ids_array
-from tugline.core.contracts import EngineInfo, Generation, Sample
+from tugline.core.contracts import EngineInfo, Generation, Piece, Sample
 from tugline.core.errors import EngineError
 from tugline.core.turn import Sampling
 from tugline.engines.api import InFlight
 from tugline.engines.embedded import wire
 from tugline.engines.embedded.child import Child, Spec
 from tugline.engines.modeldir import read_model_dir, require_weights
+from tugline.engines.streaming import Say, pieces_of
 
 START_LIMIT = 180.0
 """Seconds from spawning the process to its first word."""
@@ -80,15 +82,24 @@ class EmbeddedEngine:
 
     async def generate(self, request: Generation) -> Sample:
         """Sample once, until a stop token, a stop string or the limit."""
+        return await self._generate(request, None)
+
+    def generate_stream(self, request: Generation) -> AsyncGenerator[Piece, None]:
+        """As `generate`, with the ids as they are sampled."""
+        return pieces_of(lambda say: self._generate(request, say))
+
+    async def _generate(self, request: Generation, listen: Say | None) -> Sample:
         s = request.sampling
         self._check(request)
+        name = request.request_id
         ask = wire.Generate(
-            request.request_id, request.session_id, request.prompt_ids, _draw(s), s.max_tokens, s.seed, request.stop
+            *(name, request.session_id, request.prompt_ids, _draw(s), s.max_tokens, s.seed, request.stop),
+            live=listen is not None,
         )
         try:
-            done = await self._life.ask(request.request_id, ask)
+            done = await self._life.ask(name, ask, listen)
         except asyncio.CancelledError:
-            self._life.tell(wire.Abort(request.request_id))
+            self._life.tell(wire.Abort(name))
             raise
         if not isinstance(done, wire.Done):
             raise EngineError(f"the engine answered {type(done).__name__}")
@@ -156,6 +167,7 @@ class _Life:
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._pending: dict[str, asyncio.Future[wire.FromChild]] = {}
+        self._listeners: dict[str, Say] = {}
         self._names = itertools.count()
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -179,12 +191,15 @@ class _Life:
             raise
         self._keeper = asyncio.create_task(self._keep(child), name="embedded engine keeper")
 
-    async def ask(self, name: str, message: wire.ToChild) -> wire.FromChild:
-        """Send and wait for the answer. Raises EngineError as the process says it, or for its death."""
+    async def ask(self, name: str, message: wire.ToChild, listen: Say | None = None) -> wire.FromChild:
+        """Send and wait for the answer. Raises EngineError as the process says it, or for its death. `listen` hears
+        ids that come before it."""
         if name in self._pending:
             raise EngineError(f"request {name!r} is already running", retryable=False)
         future: asyncio.Future[wire.FromChild] = asyncio.get_running_loop().create_future()
         self._pending[name] = future
+        if listen is not None:
+            self._listeners[name] = listen
         try:
             child = await self._alive()
             child.send(message)
@@ -192,6 +207,7 @@ class _Life:
             answer = await future
         finally:
             del self._pending[name]
+            self._listeners.pop(name, None)
             if future.done() and not future.cancelled():
                 future.exception()  # marked as seen, for one that lost its waiter
         if isinstance(answer, wire.Failed):
@@ -278,6 +294,10 @@ class _Life:
 
     def _deliver(self, message: wire.FromChild) -> None:
         if isinstance(message, wire.Ready):
+            return
+        if isinstance(message, wire.Partial):
+            if message.request_id in self._listeners:
+                self._listeners[message.request_id](Ids(message.ids))
             return
         future = self._pending.get(message.request_id)
         if future is not None and not future.done():

@@ -26,6 +26,9 @@ CHUNK = 256
 """Prompt tokens per step while other rows decode."""
 LONE_CHUNK = 1024
 """Prompt tokens per step when nobody waits for the step."""
+LIVE_TOKENS = 8
+LIVE_SECONDS = 0.05
+"""How often a live request is told of new ids. Each message costs the parent process a wake-up."""
 _WORTH_WAITING = 64
 """A prompt waits for a running prefill that is about to compute so many tokens it shares."""
 
@@ -59,6 +62,9 @@ class Row:
     runs: list[tuple[int, int]] = field(default_factory=list)
     slot: Slot | None = None
     cached: int = 0
+    told: int = 0
+    """Sampled tokens that a live request has been told of, and when."""
+    told_at: float = 0.0
 
     @property
     def tokens(self) -> Ids:
@@ -114,6 +120,16 @@ class Scheduler:
     def load(self) -> tuple[int, int]:
         """(running, waiting) rows."""
         return len(self._running), len(self._waiting)
+
+    def news(self, now: float) -> list[tuple[str, Ids]]:
+        """(request, ids) of live rows with something to tell: `LIVE_TOKENS`, or any after `LIVE_SECONDS`."""
+        found = []
+        for row in self._running:
+            fresh = count(row.sampled) - row.told if row.ask.live else 0
+            if fresh >= LIVE_TOKENS or (fresh and now - row.told_at >= LIVE_SECONDS):
+                found.append((row.ask.request_id, take(row.sampled, row.told)))
+                row.told, row.told_at = row.told + fresh, now
+        return found
 
     @property
     def busy(self) -> bool:

@@ -74,7 +74,8 @@ class Server:
                     return
                 self._handle(message, out, ended)
             ended += self._scheduler.step()
-            self._send([*out, *self._finish(ended)])
+            news = [wire.Partial(name, ids) for name, ids in self._scheduler.news(time.monotonic())]
+            self._send([*out, *news, *self._finish(ended)])
 
     def _handle(self, message: wire.ToChild, out: list[wire.FromChild], ended: list[Ended]) -> None:
         match message:
@@ -137,7 +138,11 @@ class Server:
         try:
             self._journal.flush()
         except StoreError as err:  # disk full: nothing of this batch is in the journal, so nothing of it is answered
-            out = [wire.Failed(m.request_id, err.message, retryable=True) for m in out if not isinstance(m, wire.Ready)]
+            out = [
+                wire.Failed(m.request_id, err.message, retryable=True)
+                for m in out
+                if not isinstance(m, wire.Ready | wire.Partial)
+            ]
         return out
 
     def _load(self, ask: wire.Load) -> wire.FromChild:

@@ -49,6 +49,8 @@ class Generate(_Message, frozen=True):
     max_tokens: int
     seed: int | None
     stop: tuple[str, ...] = ()
+    live: bool = False
+    """Send `Partial` messages while it runs."""
 
 
 class Abort(_Message, frozen=True):
@@ -90,6 +92,13 @@ class Ready(_Message, frozen=True):
 
     slots: int
     version: int
+
+
+class Partial(_Message, frozen=True):
+    """Ids (int32) sampled since the one before. Not journalled yet; `Done` has all of them."""
+
+    request_id: str
+    ids: bytes
 
 
 class Done(_Message, frozen=True):
@@ -134,7 +143,7 @@ class Status(_Message, frozen=True):
     rss: int
 
 
-FromChild: TypeAlias = Ready | Done | Failed | Scored | Loaded | Status
+FromChild: TypeAlias = Ready | Partial | Done | Failed | Scored | Loaded | Status
 
 
 def frame(message: ToChild | FromChild) -> bytes:

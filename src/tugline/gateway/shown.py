@@ -1,0 +1,40 @@
+"""What a harness is shown of a turn: cut at stop strings, calls named uniquely, wishes that were not kept. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tugline.core.items import Assistant, Options, ToolCall
+
+
+def cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, str | None]:
+    """What is shown of a turn that a stop string ended: what stands before it, as every API has it. The ids stay."""
+    at, stop = first_of(said.text or "", stops)
+    if stop is not None:
+        return replace(said, text=(said.text or "")[:at] or None), stop
+    at, stop = first_of(said.reasoning or "", stops)
+    return (said if stop is None else replace(said, reasoning=(said.reasoning or "")[:at] or None)), stop
+
+
+def first_of(text: str, stops: tuple[str, ...]) -> tuple[int, str | None]:
+    """(place, stop string) of the first one in a text; (0, None) if there is none."""
+    return min(((at, s) for s in stops if (at := text.find(s)) >= 0), default=(0, None))
+
+
+def unasked(options: Options, said: Assistant) -> tuple[str, ...]:
+    """Wishes of the request that were sampled against: nothing constrains the engine."""
+    against = []
+    if said.calls and options.tool_choice == "none":
+        against.append("calls_unasked")
+    if len(said.calls) > 1 and not options.parallel_calls:
+        against.append("parallel_calls_unasked")
+    return tuple(against)
+
+
+def with_call_ids(assistant: Assistant, turn_id: str) -> Assistant:
+    """Give each call a wire id that is unique in the session: some models repeat theirs turn by turn."""
+    if not assistant.calls:
+        return assistant
+    stem = turn_id.removeprefix("turn_")
+    calls = tuple(ToolCall(f"call_{stem}_{i}", c.name, c.arguments) for i, c in enumerate(assistant.calls))
+    return Assistant(assistant.text, assistant.reasoning, calls)
