@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -214,3 +215,35 @@ async def test_a_samples_ids_are_never_written_again(tmp_path: Path) -> None:
         model = chat_model(PILOT)
         assert any(model.encode(model.decode(t.sampled)) != t.sampled for t in at.turns)
         assert_exact(await at.run.prove(), calls=4)
+
+
+async def test_32_requests_extend_one_turn_at_once(tmp_path: Path) -> None:
+    """All are read before any is sampled, and they end in the reverse order of their arrival."""
+    async with agent(tmp_path, REPEAT, {"text": "one"}, {"reasoning": "hm", "text": "two"}, {"text": "3"}) as at:
+        first = await at.say(user("go"))
+        honest, waiting = at.run.engine.generate, list[asyncio.Event]()
+
+        async def held(request: Any) -> Any:
+            waiting.append(asyncio.Event())
+            await waiting[-1].wait()
+            return await honest(request)
+
+        at.run.engine.generate = held  # type: ignore[method-assign]
+        asked = [asyncio.ensure_future(at.say(user("go"), first, user(f"part {n}"))) for n in range(32)]
+        async with asyncio.timeout(30):
+            while len(waiting) < 32:
+                await asyncio.sleep(0.01)
+        for n, event in enumerate(reversed(waiting)):
+            event.set()
+            async with asyncio.timeout(30):
+                while len(at.turns) < n + 2:
+                    await asyncio.sleep(0.002)
+        at.run.engine.generate = honest  # type: ignore[method-assign]
+        replies = await asyncio.gather(*asked)
+        root, *siblings = at.turns
+        assert [t.parent for t in siblings] == [root.turn_id] * 32
+        await asyncio.gather(*(at.say(user("go"), first, user(f"part {n}"), replies[n], user("on")) for n in range(32)))
+        assert {t.parent for t in at.turns[33:]} == {t.turn_id for t in siblings}
+        made = await at.rows()
+        assert [len(trace.spans) for trace in made.traces] == [3] * 32
+        assert sum(trained(made)) == sum(count(t.sampled) for t in at.turns)

@@ -48,6 +48,7 @@ class Talk:
             prompt.attached.tail, echo, exact, lenient, Sampling(), drift=prompt.drift,
         )  # fmt: skip
         self.forest.commit(turn)
+        assert self.forest.prompt(turn.turn_id) == prompt.ids, "what is recorded is what is sent"
         return turn
 
     def grow(self, texts: list[str], finish: Finish = "stop", head: Head = HEAD) -> list[Turn]:

@@ -57,3 +57,9 @@ def test_probes_see_that_only_the_first_of_several_calls_is_shown() -> None:
     failed = {f.partition(":")[0] for f in model(FIRST_CALL_ONLY).probe().failures}
     assert {"P3_calls_2", "P3_calls_3"} <= failed
     assert "P3_calls_1" not in failed
+
+
+def test_special_tokens_inside_a_reply_reach_the_agent() -> None:
+    chat = model(CHATML)
+    found = chat.parse(chat.encode("<|im_start|>assistant\n"), chat.encode("a<|im_start|>b<|im_end|>"), "stop", ())
+    assert found.assistant.text == "a<|im_start|>b"

@@ -1,0 +1,46 @@
+"""Long sessions: memory and the cost of a turn grow with what is new, restarts change nothing."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from tugline.core.items import Item, System
+from tugline.forest.forest import Forest
+from unit.forest.driver import DIGEST, Session, results, say, user
+
+START: tuple[Item, ...] = (System("be brief"), user("task"))
+
+
+def grow(session: Session, items: list[Item], turns: range) -> None:
+    for n in turns:
+        answer = say(f"step {n}", f'{{"n": {n}}}', stem=f"c{n}")
+        session.call(items, answer)
+        items += [answer, *results(answer, "x" * 40)]
+
+
+def test_the_second_half_of_a_session_takes_no_more_memory_than_the_first() -> None:
+    session, items = Session(), list(START)
+    tracemalloc.start()
+    try:
+        grow(session, items, range(300))
+        first = tracemalloc.get_traced_memory()[0]
+        grow(session, items, range(300, 600))
+        both = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert both < 2.3 * first
+
+
+def test_a_restart_in_the_middle_gives_the_same_keys_and_ids() -> None:
+    straight, broken = Session(), Session()
+    one, two = list(START), list(START)
+    grow(straight, one, range(200))
+    grow(broken, two, range(100))
+    broken.forest = Forest.restore("ses_1", DIGEST, list(broken.forest.turns.values()))
+    grow(broken, two, range(100, 200))
+    ours, theirs = straight.forest.turns, broken.forest.turns
+    assert [(t.key_exact, t.key_lenient, t.parent) for t in ours.values()] == [
+        (t.key_exact, t.key_lenient, t.parent) for t in theirs.values()
+    ]
+    for turn_id in ours:
+        assert straight.forest.full(turn_id) == broken.forest.full(turn_id)
