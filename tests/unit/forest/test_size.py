@@ -6,6 +6,8 @@ import gc
 import tracemalloc
 
 from tugline.core.items import Item, System
+from tugline.forest import keys
+from tugline.forest.attach import Attachment
 from tugline.forest.forest import Forest
 from unit.forest.driver import DIGEST, Session, results, say, user
 
@@ -20,13 +22,24 @@ def grow(session: Session, items: list[Item], turns: range) -> None:
 
 
 def test_a_hundred_turns_take_the_same_memory_whenever_they_come() -> None:
-    session, items = Session(), list(START)
-    grow(session, items, range(20))
+    session = Session()
+    at = session.forest.attach(session.request(START))
+
+    def go_on(turns: int) -> None:
+        nonlocal at
+        for _ in range(turns):
+            answer, tail = say("step"), (user("observation"),)
+            turn = session.make(at, answer)
+            session.forest.commit(turn)
+            chain = keys.walk(keys.step(at.chain, answer), tail)[-1]
+            at = Attachment(turn, tail, "exact", None, (), chain, b"")
+
+    go_on(20)
     held = []
     tracemalloc.start()
     try:
-        for begin in (20, 120, 220):
-            grow(session, items, range(begin, begin + 100))
+        for _ in range(3):
+            go_on(100)
             gc.collect()
             held.append(tracemalloc.get_traced_memory()[0])
     finally:
