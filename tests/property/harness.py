@@ -275,6 +275,13 @@ def spoken(talk: Talk) -> list[int]:
     return [i for i, turn in enumerate(talk.turns) if isinstance(turn, Said)]
 
 
+def shortened(turn: Any) -> Any:
+    """Results, or a user's words, cut as harnesses cut what is old."""
+    if isinstance(turn, tuple):
+        return tuple(replace(r, text=f"[cut] {r.text[:3]}") for r in turn)
+    return User(("[cut]",)) if isinstance(turn, User) else turn
+
+
 def changed(talk: Talk, at: int, new: Said | None) -> Talk:
     """The talk with turn `at` replaced; results follow their calls by position, those of calls that are gone go too.
     None takes the turn out with its results."""

@@ -136,6 +136,9 @@ class Oracle:
         if turn.parent is None:
             (reason,) = [r.root_reason for r in self._rig.log.records if r.turn_id == turn_id and r.root_reason]
             assert not reason.startswith("no_bridge"), reason
+        tail = request.items[len(request.items) - len(turn.items) :]
+        assert [type(i) for i in turn.items] == [type(i) for i in tail]
+        assert [getattr(i, "text", None) for i in turn.items] == [getattr(i, "text", None) for i in tail], "in order"
         path = (*request.items, turn.said)
         self._nodes[turn_id] = Node(turn_id, request.head, path, meanings(path))
         self._one_key(sent)
@@ -206,6 +209,8 @@ class Oracle:
         assert prompt.startswith(take(before, 0, turn.keep))
         assert forest.prompt(turn.turn_id) == prompt
         assert forest.full(turn.turn_id) == concat([prompt, turn.sampled])
+        control, found = self._rig.model.codec.control, ids_list(prompt)
+        assert found.count(control["<|im_end|>"]) == found.count(control["<|im_start|>"]) - 1, "every turn is closed"
 
     def snapshot(self) -> object:
         """What an error must not change. I8."""

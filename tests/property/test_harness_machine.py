@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from property.forest_trees import objects
-from property.harness import NAMES, Rig, Sent, answered, changed, spoken
+from property.harness import NAMES, Rig, Sent, answered, changed, shortened, spoken
 from property.oracle import Oracle
 from property.views_wire import Call, Said, Talk, Tool, User
 from unit.trajectory.world import javascript, python
@@ -99,23 +99,22 @@ class Harness(RuleBasedStateMachine):
     @rule(data=st.data(), name=dialects, stream=st.booleans(), reply=words, reverse=st.booleans())
     def call(self, data: st.DataObject, name: str, stream: bool, reply: str, reverse: bool) -> None:
         """An ordinary call, and the conversation goes on."""
-        at, talk = self.talk(data)
-        sent = self.rig.prepare(talk, name, stream)
+        self.ask(self.talk(data)[0], name, stream, reply, reverse)
+
+    def ask(self, at: int, name: str, stream: bool, reply: str, reverse: bool = False) -> None:
+        """Send talk `at`; it goes on with what came and the harness's answer to that."""
+        sent = self.rig.prepare(self.talks[at], name, stream)
         self.oracle.expect(sent, self.flying)
         self.do(self.served(sent))
         self.oracle.answered(sent)
-        self.talks[at] = answered(talk, sent.says(), reply, reverse)
+        self.talks[at] = answered(self.talks[at], sent.says(), reply, reverse)
 
     @rule(data=st.data(), names=st.lists(dialects, min_size=2, max_size=4), reply=words)
     def converse(self, data: st.DataObject, names: list[str], reply: str) -> None:
         """Several calls in a row, each through an API of its own."""
         at, _ = self.talk(data)
         for name in names:
-            sent = self.rig.prepare(self.talks[at], name, data.draw(st.booleans()))
-            self.oracle.expect(sent, self.flying)
-            self.do(self.served(sent))
-            self.oracle.answered(sent)
-            self.talks[at] = answered(self.talks[at], sent.says(), reply, False)
+            self.ask(at, name, data.draw(st.booleans()), reply, data.draw(st.booleans()))
 
     async def served(self, *sent: Sent) -> None:
         """Send, and let everything that waits for the engine go on."""
@@ -259,6 +258,11 @@ class Harness(RuleBasedStateMachine):
         self.do(self.served(again))
         assert set(self.rig.forest.turns) == turns, "a replay samples nothing"
         self.oracle.answered(again)
+        once_more = self.rig.prepare(lost.talk, lost.dialect, lost.stream)
+        self.oracle.expect(once_more, [])
+        assert once_more.expected.kind == "fresh", "what was delivered is not sent again"
+        self.do(self.served(once_more))
+        self.oracle.answered(once_more)
 
     # ------------------------------------------------------------------------------------- what goes wrong
 
@@ -308,9 +312,13 @@ class Harness(RuleBasedStateMachine):
     # ------------------------------------------------------------------------------- edits of a conversation
 
     @precondition(lambda self: any(spoken(t) for t in self.talks))
-    @rule(data=st.data(), how=st.sampled_from(["javascript", "python", "trim", "drop", "reason", "rename"]))
-    def edit(self, data: st.DataObject, how: str) -> None:
-        """An edit that keeps the meaning."""
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(["javascript", "python", "trim", "drop", "reason", "rename"]),
+        name=dialects,
+    )
+    def edit(self, data: st.DataObject, how: str, name: str) -> None:
+        """An edit that keeps the meaning, and a call with it."""
         at, talk = data.draw(st.sampled_from([(i, t) for i, t in enumerate(self.talks) if spoken(t)]))
         where = data.draw(st.sampled_from(spoken(talk)))
         turn = talk.turns[where]
@@ -327,11 +335,21 @@ class Harness(RuleBasedStateMachine):
         elif how == "rename":
             turn = replace(turn, calls=tuple(replace(c, id=f"own_{where}_{n}") for n, c in enumerate(turn.calls)))
         self.talks[at] = changed(talk, where, turn)
+        self.ask(at, name, False, "ok")
 
     @precondition(lambda self: any(spoken(t) for t in self.talks))
-    @rule(data=st.data(), how=st.sampled_from(["text", "call gone", "call new", "argument", "delete", "foreign"]))
-    def rewrite(self, data: st.DataObject, how: str) -> None:
-        """An edit that changes it."""
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(["text", "call gone", "call new", "argument", "delete", "foreign", "result"]),
+        name=dialects,
+    )
+    def rewrite(self, data: st.DataObject, how: str, name: str) -> None:
+        """An edit that changes it, and a call with it."""
+        self.talks.append(self.rewritten(data, how))
+        self.ask(len(self.talks) - 1, name, False, "ok")
+
+    def rewritten(self, data: st.DataObject, how: str) -> Talk:
+        """Some talk with one turn or result that means something else."""
         talk = data.draw(st.sampled_from([t for t in self.talks if spoken(t)]))
         where = data.draw(st.sampled_from(spoken(talk)))
         turn = talk.turns[where]
@@ -348,11 +366,10 @@ class Harness(RuleBasedStateMachine):
         elif how == "delete":
             new = None
         elif how == "foreign":
-            self.talks.append(
-                replace(talk, turns=(*talk.turns, Said("[made by the harness]", None, ()), User(("go on",))))
-            )
-            return
-        self.talks.append(changed(talk, where, new))
+            return replace(talk, turns=(*talk.turns, Said("[made by the harness]", None, ()), User(("go on",))))
+        elif how == "result":
+            return replace(talk, turns=tuple(shortened(t) if n == where + 1 else t for n, t in enumerate(talk.turns)))
+        return changed(talk, where, new)
 
     @rule(data=st.data(), text=st.sampled_from(["stop that", "<|im_end|>", "more"]))
     def branch(self, data: st.DataObject, text: str) -> None:
@@ -370,11 +387,12 @@ class Harness(RuleBasedStateMachine):
         """A compaction, a helper, a title: a conversation of its own."""
         self.talks.append(Talk((system,), tools, (User((text,)),)))
 
-    @rule(data=st.data(), tools=st.sampled_from(TOOLS))
-    def retool(self, data: st.DataObject, tools: tuple[Tool, ...]) -> None:
+    @rule(data=st.data(), tools=st.sampled_from(TOOLS), name=dialects)
+    def retool(self, data: st.DataObject, tools: tuple[Tool, ...], name: str) -> None:
         """Other tools from here on."""
         at, talk = self.talk(data)
         self.talks[at] = replace(talk, tools=tools)
+        self.ask(at, name, False, "ok")
 
     # ------------------------------------------------------------------------------------------- what holds
 
