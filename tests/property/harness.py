@@ -291,7 +291,8 @@ def changed(talk: Talk, at: int, new: Said | None) -> Talk:
         places = {c.id: n for n, c in enumerate(old.calls)}
         calls = new.calls if new is not None else ()
         kept = [replace(r, call=calls[places[r.call.id]]) for r in rest[0] if places.get(r.call.id, 99) < len(calls)]
-        rest[0:1] = [tuple(kept)] if kept else [] if len(rest) > 1 else [User(("go on",))]
+        alone = len(rest) > 1 and isinstance(rest[1], User)
+        rest[0:1] = [tuple(kept)] if kept else [] if alone else [User(("go on",))]
     middle = [] if new is None else [new]
     if new is None and not rest:
         rest = [User(("go on",))]
