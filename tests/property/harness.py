@@ -229,6 +229,13 @@ class Rig:
             while len(self.engine.gates) < n:
                 await asyncio.sleep(0.001)
 
+    async def until_left(self, n: int) -> None:
+        """The gateway knows that `n` running generations have lost their clients."""
+        entries = self.session.lanes[""].retries._entries
+        async with asyncio.timeout(20):
+            while sum(left for e in entries.values() for left in e.running.values()) < n:
+                await asyncio.sleep(0.001)
+
     async def finish(self) -> tuple[Proof, Trajectory]:
         """End the session; its proof and rows."""
         await self.gateway.close(SESSION)

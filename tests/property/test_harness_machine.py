@@ -203,8 +203,7 @@ class Harness(RuleBasedStateMachine):
         self.rig.engine.hold = False
         sent.left.set()
         if self.grace:
-            for _ in range(5):
-                await asyncio.sleep(0)
+            await self.rig.until_left(len(self.flying) + 1)
         else:
             await asyncio.wait([sent.task])  # type: ignore[type-var]
             self.rig.engine.gates.pop()
