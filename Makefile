@@ -24,6 +24,8 @@ soak: $(PY)
 	$(PY) -m pytest -q -s -m soak tests/service/test_session_leaks.py --timeout 3600
 	TUGLINE_TEST_DISCONNECTS=2 $(PY) -m pytest -q tests/service/test_disconnects.py
 	for api in chat anthropic responses gemini; do $(PY) -m tugline.testing.fuzz --dialect $$api --bodies 20000 || exit 1; done
+	TUGLINE_TEST_MACHINE=2000 $(PY) -m pytest -q tests/property/test_harness_machine.py
+	$(PY) tests/mutants/run.py --all
 	$(PY) tests/real/clis.py .clis
 	TUGLINE_TEST_CLIS=.clis $(PY) -m pytest -q -n 2 tests/real/test_clis_exact.py
 	TUGLINE_TEST_CLIS=.clis TUGLINE_TEST_SILENCE=180 $(PY) -m pytest -q -s -n 9 tests/real/test_keepalive.py

@@ -14,6 +14,8 @@ import json
 from math import isinf
 from typing import Any
 
+import msgspec
+
 MAX_DEPTH = 64
 """Deeper arguments are compared as text: a hostile nesting must not cost a stack."""
 
@@ -49,13 +51,21 @@ def canonical(text: str) -> bytes | None:
     if not text.strip():
         return EMPTY  # an absent argument object is an empty one
     try:
-        value = value_of(text)
+        value = _read(text)
     except ValueError:
         return None
     if value is None or value == {}:
         return EMPTY
     out: list[bytes] = []
     return b"".join(out) if _write(value, out, 0) else None
+
+
+def _read(text: str) -> Any:
+    """As `value_of`, several times faster; integers stay integers."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return value_of(text)  # knows half surrogates and numbers beyond the doubles
 
 
 def arguments_view(text: str) -> bytes:
@@ -113,13 +123,20 @@ def _write(value: Any, out: list[bytes], depth: int) -> bool:
         out.append(b"]")
     elif isinstance(value, str):
         out.append(_text(value))
-    elif isinstance(value, float) and isinf(value):
-        out.append(b"n")  # JSON.stringify knows no infinity
-    elif isinstance(value, float):
-        out.append(repr(value + 0.0).encode())  # + 0.0 makes -0.0 equal to 0.0, as JSON.stringify does
+    elif value is None or isinstance(value, bool):
+        out.append(b"n" if value is None else b"t" if value else b"f")
     else:
-        out.append({True: b"t", False: b"f", None: b"n"}[value])
+        out.append(_spelled(value))
     return True
+
+
+def _spelled(value: float) -> bytes:
+    """A number as a double."""
+    try:
+        double = float(value) + 0.0  # makes -0.0 equal to 0.0, as JSON.stringify does
+    except OverflowError:
+        return b"n"
+    return b"n" if isinf(double) else repr(double).encode()  # JSON.stringify knows no infinity
 
 
 def _text(value: str) -> bytes:

@@ -71,6 +71,8 @@ class Forest:
         self._opaque = False
         """Whether some call's arguments are no JSON object, so that lenient keys need a second look."""
         self._hot: OrderedDict[str, Ids] = OrderedDict()
+        self._told: OrderedDict[str, tuple[Item, ...]] = OrderedDict()
+        """Histories that were asked for last: a bridge needs its parent's, which is the last one's and a turn more."""
         self._hot_lock = Lock()
 
     @classmethod
@@ -100,8 +102,8 @@ class Forest:
         """Find the deepest sampled turn that the request echoes. Changes nothing. O(bytes of the request)."""
         head = self._root(request.head)
         plain = rules.plain(request.items)
-        chains = keys.walk(head, request.items, None if plain is request.items else plain)
-        end = chains[-1] if chains else head
+        chains = list(keys.states(head, request.items, None if plain is request.items else plain))
+        end = keys.Chain(*chains[-1]) if chains else head
         place = _Place(None, 0, "root")
         for index in range(len(request.items) - 1, -1, -1):
             if isinstance(request.items[index], Assistant):
@@ -148,16 +150,16 @@ class Forest:
         return [self._turns[child] for child in self._children.get(turn_id, ())[-SIBLINGS:]]
 
     def _find(
-        self, chain: keys.Chain, items: Sequence[Item], index: int, rules: Rules
+        self, chain: keys.State, items: Sequence[Item], index: int, rules: Rules
     ) -> tuple[Turn, Literal["exact", "lenient"]] | None:
-        exact = self._exact.get(chain.exact)
+        exact = self._exact.get(chain[0])
         if exact:
             return next((t for t in reversed(exact) if t.turn_id in self._delivered), exact[-1]), "exact"
-        lenient = self._lenient.get(chain.lenient, ())
-        upto = items[: index + 1]
+        lenient = self._lenient.get(chain[1], ())
         if lenient and self._opaque:
-            lenient = [t for t in lenient if same_calls(self._said(t.turn_id), upto)]
+            lenient = [t for t in lenient if same_calls(self._said(t.turn_id), items[: index + 1])]
         if lenient and rules.honoured:
+            upto = items[: index + 1]
             lenient = [t for t in lenient if not rules.honoured.intersection(edits_along(self._said(t.turn_id), upto))]
         if not lenient:
             return None
@@ -300,8 +302,26 @@ class Forest:
         return take(self.full(turn_id), 0, self._turns[turn_id].prompt_len)
 
     def history(self, turn_id: str) -> tuple[Item, ...]:
-        """Items from the root to the turn, each sampled turn as its own echo."""
-        return tuple(item for turn in self._path(turn_id) for item in (*turn.items, turn.echo))
+        """Items from the root to the turn, each sampled turn as its own echo. That of the conversation which is going
+        on is at hand but for its newest turn."""
+        path: list[Turn] = []
+        at: str | None = turn_id
+        known: tuple[Item, ...] = ()
+        while at is not None:
+            found = self._told.get(at)
+            if found is not None:
+                known = found
+                break
+            path.append(self._turns[at])
+            at = path[-1].parent
+        path.reverse()
+        made = (*known, *(item for turn in path for item in (*turn.items, turn.echo)))
+        with self._hot_lock:
+            self._told[turn_id] = made
+            self._told.move_to_end(turn_id)
+            while len(self._told) > HOT_LEAVES:
+                self._told.popitem(last=False)
+        return made
 
     def _said(self, turn_id: str) -> tuple[Item, ...]:
         """The history as clients echo it."""

@@ -10,17 +10,20 @@ by the harness. Ids are never hashed: they are compared as bytes elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from tugline.core.items import Assistant, Head, Item, Prefill, System, ToolResult, UserMedia, UserText
 from tugline.forest.canon import arguments_view, tool_view
 
-CODEC = b"tugline-key-2"
+CODEC = b"tugline-key-3"
 """Stored keys are comparable only within one version of this file."""
 
 SIZE = 16
+
+LONG = 1024
+"""Bytes of a part beyond which its digest stands for it. Below 2^24: lengths of shorter ones begin with a zero byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,18 @@ class Chain:
 def start(template_digest: bytes, head: Head) -> Chain:
     """The chain of an empty conversation under a head."""
     front = [CODEC, template_digest, head.template_kwargs.encode()]
-    lenient = _digest(b"", b"head", front + [p for t in head.tools for p in (_b(t.name), tool_view(t.spec))])
+    lenient = _digest(front + [p for t in head.tools for p in (_b(t.name), tool_view(t.spec))])
     return Chain(exact_root(template_digest, head), lenient, {})
 
 
 def exact_root(template_digest: bytes, head: Head) -> bytes:
     """The exact key of an empty conversation under a head; far cheaper than the lenient one."""
     front = [CODEC, template_digest, head.template_kwargs.encode()]
-    return _digest(b"", b"head", front + [p for t in head.tools for p in (_b(t.name), _b(t.spec))])
+    return _digest(front + [p for t in head.tools for p in (_b(t.name), _b(t.spec))])
+
+
+State = tuple[bytes, bytes, Mapping[str, tuple[bytes, ...]], int, str]
+"""The fields of a `Chain`, in order: attaching makes thousands of them and looks at a few."""
 
 
 def step(chain: Chain, item: Item) -> Chain:
@@ -60,29 +67,33 @@ def step(chain: Chain, item: Item) -> Chain:
 def walk(chain: Chain, items: Iterable[Item], plain: Iterable[Item] | None = None) -> list[Chain]:
     """Chains behind each item, in order. Linear in the items' text. `plain`: the items as the lenient key is to read
     them, where that is not as they are; assistant turns are read as they are."""
+    return [Chain(*state) for state in states(chain, items, plain)]
+
+
+def states(chain: Chain, items: Iterable[Item], plain: Iterable[Item] | None = None) -> Iterator[State]:
+    """What `walk` gives, as plain tuples."""
     calls = dict(chain.calls)
     exact, lenient, turns, prefill = chain.exact, chain.lenient, chain.turns, chain.prefill
-    out = []
     readings = ((item, item) for item in items) if plain is None else zip(items, plain, strict=True)
     for item, read in readings:
         if isinstance(item, Prefill):
             prefill += item.text
-            out.append(Chain(exact, lenient, calls, turns, prefill))
+            yield exact, lenient, calls, turns, prefill
             continue
         if prefill and isinstance(item, Assistant):
             item = replace(item, text=prefill + (item.text or ""))
         prefill = ""
-        kind, exact_view, lenient_view = _views(calls, item)
+        exact_view, lenient_view = _views(calls, item)
         if read is not item and not isinstance(item, Assistant):
-            lenient_view = _views(calls, read)[2]
-        exact, lenient = _digest(exact, kind, exact_view), _digest(lenient, kind, lenient_view)
+            lenient_view = _views(calls, read)[1]
+        exact = blake2b(exact + exact_view, digest_size=SIZE).digest()
+        lenient = blake2b(lenient + lenient_view, digest_size=SIZE).digest()
         if isinstance(item, Assistant):
             calls.update(_places(item, turns))  # an id used again names the newest call
             turns += 1
         elif isinstance(item, ToolResult) and len(calls.get(item.call_id, ())) > 1:
             calls[item.call_id] = calls[item.call_id][1:]  # calls that share an id are answered in order
-        out.append(Chain(exact, lenient, calls, turns))
-    return out
+        yield exact, lenient, calls, turns, ""
 
 
 def _places(item: Assistant, turn: int) -> dict[str, tuple[bytes, ...]]:
@@ -92,46 +103,55 @@ def _places(item: Assistant, turn: int) -> dict[str, tuple[bytes, ...]]:
     return {call_id: tuple(found) for call_id, found in places.items()}
 
 
-def _views(calls: Mapping[str, tuple[bytes, ...]], item: Item) -> tuple[bytes, list[bytes], list[bytes]]:
-    """(kind, exact view, lenient view)."""
+def _views(calls: Mapping[str, tuple[bytes, ...]], item: Item) -> tuple[bytes, bytes]:
+    """(exact view, lenient view): a letter for the kind and the framed parts. What both share is framed once."""
     if isinstance(item, Assistant):
-        return b"assistant", _assistant_exact(item), _assistant_lenient(item)
+        return _assistant(item)
     if isinstance(item, ToolResult):
-        text = _b(item.text)
+        text = _part(item.text)
+        for media in item.media:
+            text += _part(media.media_type) + _part(media.digest)
         places = calls.get(item.call_id)
-        place = places[0] if places else b"?" + _b(item.call_id)
-        media = [_b(part) for m in item.media for part in (m.media_type, m.digest)]
-        return b"result", [_b(item.call_id), text, _b(item.name or ""), *media], [place, text, *media]
+        place = _framed(places[0]) if places else b"?" + _part(item.call_id)
+        return b"R" + _part(item.call_id) + _part(item.name or "") + text, b"R" + place + text
     if isinstance(item, System):
-        return b"System", [_b(item.role), _b(item.text)], [b"system", _b(item.text)]
+        text = _part(item.text)
+        return b"S" + _part(item.role) + text, b"S" + text
     if isinstance(item, UserText):
-        view = [b"joined" if item.joined else b"", _b(item.text)]
+        view = (b"J" if item.joined else b"U") + _part(item.text)
     elif isinstance(item, UserMedia):
-        view = [b"joined" if item.joined else b"", _b(item.media_type), _b(item.digest)]
+        view = (b"N" if item.joined else b"M") + _part(item.media_type) + _part(item.digest)
     else:
         raise TypeError(f"{type(item).__name__} has no view of its own")
-    return type(item).__name__.encode(), view, view
+    return view, view
 
 
-def _assistant_exact(item: Assistant) -> list[bytes]:
-    parts = [_b(item.text or ""), _b(item.reasoning or "")]
+def _assistant(item: Assistant) -> tuple[bytes, bytes]:
+    text, bare = item.text or "", (item.text or "").strip()
+    shown = _part(text)
+    exact = b"A" + shown + _part(item.reasoning or "")
+    lenient = b"A" + (shown if len(bare) == len(text) else _part(bare))
     for call in item.calls:
-        parts += [_b(call.id), _b(call.name), _b(call.arguments)]
-    return parts
+        name = _part(call.name)
+        exact += _part(call.id) + name + _part(call.arguments)
+        lenient += name + _framed(arguments_view(call.arguments))
+    return exact, lenient
 
 
-def _assistant_lenient(item: Assistant) -> list[bytes]:
-    parts = [_b((item.text or "").strip())]
-    for call in item.calls:
-        parts += [_b(call.name), arguments_view(call.arguments)]
-    return parts
+def _part(text: str) -> bytes:
+    """A text with its length in front."""
+    return _framed(_b(text))
 
 
-def _digest(before: bytes, kind: bytes, parts: list[bytes]) -> bytes:
-    framed = [before, b"%d:%b" % (len(kind), kind)]
-    for part in parts:
-        framed += (b"%d:" % len(part), part)
-    return blake2b(b"".join(framed), digest_size=SIZE).digest()
+def _framed(data: bytes) -> bytes:
+    """Bytes with their length in front; of long ones a digest, so that both chains need not hash them."""
+    if len(data) > LONG:
+        return b"#" + len(data).to_bytes(8, "little") + blake2b(data, digest_size=32).digest()
+    return len(data).to_bytes(4, "big") + data  # begins with a zero byte
+
+
+def _digest(parts: list[bytes]) -> bytes:
+    return blake2b(b"".join(map(_framed, parts)), digest_size=SIZE).digest()
 
 
 def _b(text: str) -> bytes:

@@ -10,12 +10,12 @@ one-pass render.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from tugline.core.columns import NO_IDS, Ids, concat, last, take
+from tugline.core.columns import NO_IDS, Ids, concat, ids, last, take
 from tugline.core.errors import TuglineError, Unsupported
 from tugline.core.items import Assistant, Head, Item, System, Tool, ToolCall, ToolResult, UserText
 from tugline.tokens.codec import Codec, positions
@@ -43,6 +43,7 @@ _TOOLS = tuple(
 )
 _HEAD = Head(_TOOLS)
 _KWARGS = ("{}", '{"enable_thinking":false}', '{"enable_thinking":true}')
+_Compare = Callable[[Rules, list[Item], Assistant, list[Item]], str | None]
 _FATAL = ("P1", "P2", "P3_text", "P4", "P14")
 
 
@@ -270,21 +271,31 @@ class _Trial:
     # ------------------------------------------------------------------------------------------------------ P14
 
     def fuzz(self, rules: Rules, conversations: int = 16, turns: int = 4) -> int:
-        """Random conversations, sampled as the template itself writes them. Returns how many turns were compared."""
+        """Random conversations, sampled as the template itself writes them. Returns how many turns were compared.
+
+        Where the template never writes what its generation prompt says (P5), only what comes behind a turn can be.
+        """
+        for compare in (self._compare, self._compare_tail):
+            compared, verdict = self._converse(rules, compare, conversations, turns)
+            if compared or verdict:
+                break
+        self.note("P14", verdict if compared or verdict else "no turn could be compared")
+        return compared
+
+    def _converse(self, rules: Rules, compare: _Compare, conversations: int, turns: int) -> tuple[int, str]:
+        """(turns compared, the first difference)."""
         compared = 0
         for seed in range(conversations):
             rng = random.Random(seed)
             history: list[Item] = [_SYSTEM, _USER]
             for step in range(turns):
                 turn, tail = _random_step(rng, f"{seed}x{step}", rules.appendable)
-                verdict = self._compare(rules, history, turn, tail)
+                verdict = compare(rules, history, turn, tail)
                 if verdict is not None and verdict:
-                    self.note("P14", verdict)
-                    return compared
+                    return compared, verdict
                 compared += verdict is not None
                 history += [turn, *tail]
-        self.note("P14", "" if compared else "no turn could be compared")
-        return compared
+        return compared, ""
 
     def _compare(self, rules: Rules, history: list[Item], turn: Assistant, tail: list[Item]) -> str | None:
         """ "" when bridge = one pass, None when the template does not let us compare, else what differs."""
@@ -305,6 +316,21 @@ class _Trial:
             return None if err.reason in ("sentinel_lost", "template_error") else err.reason
         joined = concat([prompt, take(sampled, 0, -made.drop or None), made.ids])
         return "" if joined == whole else f"the bridge differs from the one-pass render behind {len(tail)} item(s)"
+
+    def _compare_tail(self, rules: Rules, history: list[Item], turn: Assistant, tail: list[Item]) -> str | None:
+        """As `_compare`, of what follows a close token that the turn is said to have ended with."""
+        whole = self.ids([*history, turn, *tail])
+        if whole is None:
+            return None
+        for close in rules.closes & rules.stop:
+            sampled = ids((close,))
+            try:
+                made = bridge(self._renderer, rules, (_HEAD, [*history, turn], tail), (close, "stop", sampled))
+            except BridgeRefused as err:
+                return None if err.reason in ("sentinel_lost", "template_error") else err.reason
+            if made.drop == 0 and whole.endswith(concat([sampled, made.ids])):
+                return ""
+        return f"the bridge is not how the one-pass render ends behind {len(tail)} item(s)"
 
 
 def _histories() -> list[list[Item]]:
