@@ -88,13 +88,21 @@ async def test_each_kind_of_call_is_explained(tmp_path: Path) -> None:
 
     assert (second["place"]["match"], second["place"]["parent"]) == ("lenient", turns[0].turn_id)
     assert "reasoning_dropped" in second["place"]["drift"]
-    assert second["place"]["not_stored"]
+    [edit] = second["place"]["edited"]
+    assert edit["origin"] == turns[0].turn_id and "reasoning_dropped" in edit["classes"]
+    assert {"where": "reasoning", "ours": "Think.", "theirs": ""} in edit["differences"]
+    beside = second["prompt"]["rendering"]
+    ours, theirs = beside["ours"], beside["theirs"]
+    assert first["prompt"]["tokens"] - 4 < beside["parts_at"] < second["prompt"]["kept"] and ours != theirs
+    assert second["prompt"]["template"] is False and second["place"]["not_stored"] == []
+    assert "reasoning_stripped" in [d["kind"] for d in second["prompt"]["deviations"]]
     assert second["prompt"]["kept"] == turns[0].prompt_len + len(turns[0].sampled) // 4
     assert "a.txt" in second["prompt"]["new_text"] and "<|" in second["prompt"]["new_text"]
 
     assert branch["place"]["parent"] == turns[0].turn_id
     assert branch["place"]["siblings"] == [turns[1].turn_id]
-    [edit] = branch["place"]["edited"]
+    kept, edit = branch["place"]["edited"]
+    assert kept["origin"] == turns[0].turn_id and "reasoning_dropped" in kept["classes"]
     assert (edit["origin"], edit["classes"]) == (turns[1].turn_id, ["text_changed"])
     assert edit["differences"] == [{"where": "text", "ours": "Second.", "theirs": "Second thoughts."}]
 
@@ -126,7 +134,7 @@ async def test_people_read_the_same(tmp_path: Path) -> None:
     _, text = run("explain", str(path), "ses_a:2")
     assert "to turn" in text and "(exact)" not in text.split("drift")[1]
     assert "    - Second.\n" in text and "    + Second thoughts.\n" in text
-    assert "one whole render of the template reads the same" in text
+    assert "one whole render of what the agent sent" in text
     assert "log-probabilities: sum" in text
     _, text = run("explain", str(path), "ses_a:4")
     assert "nowhere: a conversation of its own (root_unknown)" in text

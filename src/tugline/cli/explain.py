@@ -14,6 +14,7 @@ from tugline.cli import output
 from tugline.cli.wiring import chat_models
 from tugline.core.errors import ConfigError, NotFound, TuglineError
 from tugline.forest.told import Edited, Parting
+from tugline.rollout.audit import Rendering
 from tugline.rollout.explain import Explanation, Nearest, Place, Prompt, Sampled, explain
 from tugline.store import RunStore
 from tugline.tokens.model import ChatModel
@@ -170,13 +171,22 @@ def _prompt(prompt: Prompt) -> Iterator[str]:
     yield "  new: " + (repr(_short(prompt.new_text)) if prompt.new_text is not None else _ids(prompt.new_ids))
     if prompt.refused is not None:
         yield f"  the template does not render this conversation whole: {prompt.refused}"
-    elif prompt.template:
-        yield "  one whole render of the template reads the same"
-    for n, deviation in enumerate(prompt.deviations):
-        if n == 0:
-            yield f"  one whole render of the template differs first at token {deviation.position}:"
+    elif prompt.rendering is not None:
+        yield from _rendering(prompt.rendering, same_text=bool(prompt.template))
+    for deviation in prompt.deviations:
         yield f"    {deviation.kind} at {deviation.position}"
         yield from _diff(deviation.prompt, deviation.rendered)
+
+
+def _rendering(found: Rendering, *, same_text: bool) -> Iterator[str]:
+    """What the template would have given, and where that parts from what was sent."""
+    if found.parts_at is None:
+        yield "  one whole render of what the agent sent gives the same tokens"
+        return
+    how = "reads the same in other tokens" if same_text else "reads otherwise"
+    yield f"  one whole render of what the agent sent has {found.tokens} tokens and {how}, from {found.parts_at} on:"
+    yield f"    - {' | '.join(repr(token)[1:-1] for token in found.ours) or '(end)'}"
+    yield f"    + {' | '.join(repr(token)[1:-1] for token in found.theirs) or '(end)'}"
 
 
 def _sampled(sampled: Sampled) -> Iterator[str]:

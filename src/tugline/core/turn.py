@@ -134,3 +134,6 @@ class CallRecord:
     """Where the call went when that is not the policy."""
     ignored: tuple[str, ...] = ()
     """What the request held without effect here: keys by path, tools and content dropped by name."""
+    echoed: tuple[tuple[str, Assistant], ...] = ()
+    """(turn id, the agent's words for it) of turns whose ids stayed though the agent changed their words: the newest,
+    or earlier ones where only they changed since."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tugline.core.items import Head, Item, Request
+from tugline.core.items import Assistant, Head, Item, Request
 from tugline.core.turn import Turn
 from tugline.forest.keys import Chain
 
@@ -25,9 +25,11 @@ class Attachment:
     """Equal for requests that ask for the same generation: the base of retry detection."""
     head: Head | None = None
     """The head to use instead of the request's, where the conversation keeps the one that it began with."""
+    echoed: tuple[tuple[str, Assistant], ...] = ()
+    """(turn id, the harness's words for it) of turns on the path that it changed and that are kept all the same."""
     template: bool = False
     """History is to be as the chat template writes it, not as it was sampled, where the two differ."""
 
     def as_root(self, request: Request, reason: str) -> Attachment:
         """The same request as a root of its own, e.g. when no bridge can be built."""
-        return replace(self, parent=None, tail=request.items, match="root", root_reason=reason)
+        return replace(self, parent=None, tail=request.items, match="root", root_reason=reason, echoed=())

@@ -124,17 +124,21 @@ class Forest:
     def _attached(self, request: Request, place: _Place, rules: Rules) -> Attachment:
         """The attachment of a request whose keys were found at `place`, its chain left out."""
         turn, tail, match, drift = place.turn, request.items[place.upto :], place.match, set[str]()
+        echoed: tuple[tuple[str, Assistant], ...] = ()
         if turn is not None and match == "lenient":
             drift.update(self._drift(turn, request, place.upto - 1, rules))
+            echoed = self._echoed(turn, request, place.upto - 1)
             tail = with_stored_ids(tail, request.items[place.upto - 1], turn.echo)
         kept = retained(turn.turn_id if turn else None, tail, self._answers, rules)
         if kept is not None:
             turn, match = kept.turn, "lenient"
             drift.update(kept.drift)
+            echoed += kept.echoed
             tail = with_stored_ids(tail[kept.index + 1 :], tail[kept.index], turn.echo)
         drift.update(drift_of_tail(turn.turn_id if turn else None, tail, self._answers, rules))
         nowhere = keys.Chain(b"", b"", {})
-        return Attachment(turn, tail, match, None, tuple(sorted(drift)), nowhere, b"", template=rules.template)
+        found = tuple(sorted(drift))
+        return Attachment(turn, tail, match, None, found, nowhere, b"", echoed=echoed, template=rules.template)
 
     def _under_known_head(self, request: Request, rules: Rules) -> Attachment | None:
         """The request as a continuation under another head that its opening came under, the newest that goes on."""
@@ -180,6 +184,20 @@ class Forest:
         said = edits(turn.said, newest) or edits_along(self._said(turn.turn_id), request.items)
         dropped = rules.filtered(self._said(turn.turn_id), request.items[: index + 1]) if rules.filters else ()
         return said + tools + dropped or ("shape",)
+
+    def _echoed(self, turn: Turn, request: Request, index: int) -> tuple[tuple[str, Assistant], ...]:
+        """The turns on the path whose words the harness changed, in its words: the newest, else all that it did."""
+        newest = request.items[index]
+        assert isinstance(newest, Assistant)
+        if edits(turn.said, newest):
+            return ((turn.turn_id, newest),)
+        ours: list[Turn | None] = []
+        for at in self.path(turn.turn_id):
+            ours += [None for item in at.items if isinstance(item, Assistant)]
+            ours.append(at)
+        theirs = (item for item in request.items[: index + 1] if isinstance(item, Assistant))
+        pairs = zip(ours, theirs, strict=False)
+        return tuple((mine.turn_id, item) for mine, item in pairs if mine is not None and edits(mine.said, item))
 
     def _root(self, head: Head) -> keys.Chain:
         """The chain of an empty conversation under a head."""
@@ -327,13 +345,14 @@ class Forest:
         """The history as clients echo it."""
         return tuple(
             item
-            for turn in self._path(turn_id)
+            for turn in self.path(turn_id)
             for item in (*(i for i in turn.items if not isinstance(i, Prefill)), turn.said)
         )
 
-    def _path(self, turn_id: str) -> list[Turn]:
+    def path(self, turn_id: str | None) -> list[Turn]:
+        """From the root to a turn; empty for None."""
         path: list[Turn] = []
-        at: str | None = turn_id
+        at = turn_id
         while at is not None:
             path.append(self._turns[at])
             at = path[-1].parent

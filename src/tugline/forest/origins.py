@@ -69,11 +69,14 @@ class Kept:
     turn: Turn
     index: int
     drift: tuple[str, ...]
+    echoed: tuple[tuple[str, Assistant], ...] = ()
+    """(turn id, those words) of each such turn on the way."""
 
 
 def retained(parent: str | None, tail: Sequence[Item], children: Children, rules: Rules) -> Kept | None:
     """The deepest turn below `parent` that a tail goes on from, if the edits of `rules.retained` count for nothing."""
     found: set[str] = set()
+    echoed: list[tuple[str, Assistant]] = []
     best: Kept | None = None
     at, between = parent, list[Item]()
     for index, item in enumerate(tail if rules.retained else ()):
@@ -90,7 +93,9 @@ def retained(parent: str | None, tail: Sequence[Item], children: Children, rules
             break
         found.update(("edit_retained", *changed) if changed else spelled)
         found.update(rules.filtered(origin.items, between, start=0 if at is None else 1))
-        best = Kept(origin, index, tuple(sorted(found)))
+        if changed or spelled:
+            echoed.append((origin.turn_id, item))
+        best = Kept(origin, index, tuple(sorted(found)), tuple(echoed))
         at, between = origin.turn_id, []
     return best
 

@@ -1,7 +1,7 @@
 """What a turn's record tells of the request it answered: how it matched, what the harness changed.
 
-The request itself is not stored, only its tail. Where it attached by meaning, the harness's own spelling of the earlier
-turns is gone: the classes of its edits are all there is. Where it branched, its words stand in the tail.
+The request itself is not stored, only its tail, in which the harness's words stand where it branched. Where it attached
+by meaning, the record of the call has its words for the turns that it changed.
 """
 
 from __future__ import annotations
@@ -68,6 +68,28 @@ def edited_turns(forest: Forest, turn: Turn) -> tuple[Edited, ...]:
             classes = changes(origin.said, item) or edits(origin.said, item) or ("shape",)
             found.append(Edited(origin.turn_id, classes, differences(origin.said, item), ""))
     return tuple(found)
+
+
+def echoed_turns(forest: Forest, echoed: Sequence[tuple[str, Assistant]]) -> tuple[Edited, ...]:
+    """The turns whose ids stayed though the harness changed their words, each beside those."""
+    return tuple(
+        Edited(turn_id, changes(said, item) or edits(said, item), differences(said, item), "")
+        for turn_id, item in echoed
+        if (said := forest.turns[turn_id].said) != item
+    )
+
+
+def as_sent(forest: Forest, turn: Turn, echoed: Sequence[tuple[str, Assistant]]) -> tuple[Item, ...]:
+    """The request that a turn answers, with the harness's own words for turns of ours where they were recorded."""
+    theirs = dict(echoed)
+    items: list[Item] = []
+    for at in forest.path(turn.parent):
+        if at.turn_id in theirs:
+            items += [item for item in at.items if not isinstance(item, Prefill)]
+        else:
+            items += at.items
+        items.append(theirs.get(at.turn_id, at.echo))
+    return (*items, *turn.items)
 
 
 def differences(ours: Assistant, theirs: Assistant) -> tuple[Difference, ...]:

@@ -333,6 +333,7 @@ def _record(session: OpenSession, call: Inbound, end: End) -> CallRecord:
         error=end.error,
         engine=call.lane.engine,
         ignored=call.request.ignored,
+        echoed=prompt.attached.echoed if prompt else (),
     )
 
 

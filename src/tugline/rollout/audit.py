@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tugline.core.columns import Ids, count, ids_list, take
 from tugline.core.errors import Unsupported
 from tugline.core.items import Item
 from tugline.core.session import SessionState
@@ -27,6 +28,21 @@ class Records(Protocol):
 
     def sessions(self) -> list[tuple[SessionState, float]]: ...
     def iter_turns(self, session_id: str) -> Iterable[Turn]: ...
+
+
+NEAR = 8
+"""Tokens that are shown from where two columns part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """A whole render beside a prompt. `tokens`: its length. `parts_at`: first token in which they differ, None = equal.
+    `ours`, `theirs`: the next few tokens of each."""
+
+    tokens: int
+    parts_at: int | None
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +125,27 @@ def _audit_turn(forest: Forest, turn: Turn, model: ChatModel, out: Audit) -> Non
 def deviations(forest: Forest, turn: Turn, model: ChatModel) -> tuple[Deviation, ...]:
     """Where a turn's prompt differs from one whole render of the same conversation. Raises Unsupported when the
     template does not render it."""
-    rendered = model.render(turn.head, conversation(forest, turn))
+    return against(forest, turn, model, model.render(turn.head, conversation(forest, turn)).ids)
+
+
+def against(forest: Forest, turn: Turn, model: ChatModel, rendered: Ids) -> tuple[Deviation, ...]:
+    """Where a turn's prompt differs from a render."""
     words = Words(model.controls, model.reasoning, model.decode)
-    return compare(forest.prompt(turn.turn_id), rendered.ids, sampled_ranges(forest, turn), words)
+    return compare(forest.prompt(turn.turn_id), rendered, sampled_ranges(forest, turn), words)
+
+
+def rendering(prompt: Ids, rendered: Ids, model: ChatModel) -> Rendering:
+    """Token by token, up to where they part and a few tokens on."""
+    ours, theirs = ids_list(prompt), ids_list(rendered)
+    same = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+
+    def near(column: Ids) -> tuple[str, ...]:
+        end = min(count(column), same + NEAR)
+        return tuple(model.decode(take(column, n, n + 1)) for n in range(same, end))
+
+    if len(ours) == len(theirs) == same:
+        return Rendering(len(theirs), None, (), ())
+    return Rendering(len(theirs), same, near(prompt), near(rendered))
 
 
 def conversation(forest: Forest, turn: Turn) -> tuple[Item, ...]:

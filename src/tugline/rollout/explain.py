@@ -5,7 +5,7 @@ Read from the store alone; a chat model, where the run's own is at hand, adds te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,8 +17,8 @@ from tugline.core.errors import NotFound, Unsupported
 from tugline.core.turn import CallRecord, Turn
 from tugline.forest.audit import root_overlap
 from tugline.forest.forest import Forest
-from tugline.forest.told import Edited, Parting, edited_turns, head_changes, match_of, parting
-from tugline.rollout.audit import deviations
+from tugline.forest.told import Edited, Parting, as_sent, echoed_turns, edited_turns, head_changes, match_of, parting
+from tugline.rollout.audit import Rendering, against, rendering
 from tugline.tokens.model import ChatModel
 from tugline.trajectory.audit import Deviation
 
@@ -61,8 +61,9 @@ class Place:
 class Prompt:
     """The prompt: `kept` tokens of the parent, then `new` ones. Texts are None without a chat model.
 
-    `trimmed`: the parent's sampled stop that the new tokens replace. `template`: whether the template's whole render
-    reads the same; `deviations`: where not. `refused`: the template does not render this conversation.
+    `trimmed`: the parent's sampled stop that the new tokens replace. The rest holds the prompt against one whole render
+    by the template of what the agent sent. `rendering`: in tokens. `template`: whether it reads the same, `deviations`:
+    where not. `refused`: the template does not render this conversation.
     """
 
     tokens: int
@@ -71,6 +72,7 @@ class Prompt:
     new_ids: tuple[int, ...]
     new_text: str | None
     trimmed: str | None
+    rendering: Rendering | None
     template: bool | None
     deviations: tuple[Deviation, ...]
     refused: str | None
@@ -140,8 +142,8 @@ def explain(records: Records, name: str, model_for: Callable[[str], ChatModel] |
         level=turn.level,
         engine=turn.engine,
         calls=served,
-        place=_place(forest, turn, call.root_reason if call is not None else None),
-        prompt=_prompt(forest, turn, model),
+        place=_place(forest, turn, call),
+        prompt=_prompt(forest, turn, call, model),
         sampled=_sampled(turn, model),
         sampling=msgspec.to_builtins(turn.sampling),
         asked=asked,
@@ -170,20 +172,23 @@ def _find(records: Records, name: str) -> tuple[CallRecord | None, list[Turn], l
     return found or first, list(records.iter_turns(known_session)), calls
 
 
-def _place(forest: Forest, turn: Turn, root_reason: str | None) -> Place:
+def _place(forest: Forest, turn: Turn, call: CallRecord | None) -> Place:
     parent = forest.turns[turn.parent] if turn.parent is not None else None
     match = match_of(turn, parent)
+    echoed = call.echoed if call is not None else ()
     not_stored = []
-    if match == "lenient":
-        not_stored.append("how the agent spelled the earlier turns: only the classes of its edits are kept (drift)")
+    if "tools_respelled" in turn.drift:
+        not_stored.append("how the agent wrote the tools this time (tools_respelled)")
+    if dropped := [name for name in turn.drift if name.startswith("filtered:")]:
+        not_stored.append(f"the text that was left out of matching this time ({', '.join(dropped)})")
     return Place(
         parent=turn.parent,
         match=match,
-        depth=len(_path(forest, turn)) - 1,
-        root_reason=root_reason,
+        depth=len(forest.path(turn.parent)),
+        root_reason=call.root_reason if call is not None else None,
         drift=turn.drift,
         siblings=tuple(t for t in forest.children(turn.parent) if t != turn.turn_id),
-        edited=edited_turns(forest, turn),
+        edited=(*echoed_turns(forest, echoed), *edited_turns(forest, turn)),
         nearest=_nearest(forest, turn) if parent is None else None,
         not_stored=tuple(not_stored),
     )
@@ -198,15 +203,19 @@ def _nearest(forest: Forest, turn: Turn) -> Nearest | None:
     return Nearest(other.turn_id, overlap.tokens, overlap.prompt, apart, head_changes(other.head, turn.head))
 
 
-def _prompt(forest: Forest, turn: Turn, model: ChatModel | None) -> Prompt:
+def _prompt(forest: Forest, turn: Turn, call: CallRecord | None, model: ChatModel | None) -> Prompt:
     before = forest.full(turn.parent) if turn.parent is not None else Ids(b"")
     trimmed = take(before, turn.keep)
     template: bool | None = None
+    beside: Rendering | None = None
     found: tuple[Deviation, ...] = ()
     refused: str | None = None
     if model is not None:
         try:
-            found = deviations(forest, turn, model)
+            sent = as_sent(forest, turn, call.echoed if call is not None else ())
+            rendered = model.render(turn.head, sent).ids
+            beside = rendering(forest.prompt(turn.turn_id), rendered, model)
+            found = against(forest, turn, model, rendered)
             template = not found
         except Unsupported as err:
             refused = err.message
@@ -217,6 +226,7 @@ def _prompt(forest: Forest, turn: Turn, model: ChatModel | None) -> Prompt:
         new_ids=tuple(ids_list(turn.bridge)),
         new_text=model.decode(turn.bridge) if model is not None else None,
         trimmed=None if not trimmed else model.decode(trimmed) if model is not None else str(ids_list(trimmed)[0]),
+        rendering=beside,
         template=template,
         deviations=found,
         refused=refused,
@@ -247,12 +257,3 @@ def _token(turn: Turn, at: int | None, model: ChatModel | None) -> str | None:
         return None
     one = take(turn.sampled, at, at + 1)
     return model.decode(one) if model is not None else str(ids_list(one)[0])
-
-
-def _path(forest: Forest, turn: Turn) -> Sequence[str]:
-    path = [turn.turn_id]
-    at = turn.parent
-    while at is not None:
-        path.append(at)
-        at = forest.turns[at].parent
-    return path
