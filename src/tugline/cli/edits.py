@@ -7,8 +7,9 @@ from tugline.core.contracts import Edit, EditPolicy, TextFilter
 
 BILLING_HEADER = TextFilter("billing_header", r"\Ax-anthropic-billing-header:[^\n]*\n?", "first_system")
 """What a client writes for its provider's accounts. Its hash changes between requests; no model needs it."""
-TOTAL_TOKENS = TextFilter("total_tokens", r"\s*<total_tokens>[^<]*</total_tokens>")
-"""How much of its window an agent has left. A model may well read it: off by default."""
+TOTAL_TOKENS = TextFilter("total_tokens", r"(?<!\s)\s*<total_tokens>[^<]*</total_tokens>")
+"""How much of its window an agent has left. A model may well read it: off by default.
+Blanks are tried from their first one on only: a long run of them would cost the square of its length."""
 
 
 def edit_policy(settings: Settings) -> EditPolicy:

@@ -42,9 +42,14 @@ def same_calls(stored: Sequence[Item], incoming: Sequence[Item]) -> bool:
     for ours, theirs in zip(stored, incoming, strict=False):
         if isinstance(ours, Assistant) and isinstance(theirs, Assistant):
             pairs = zip(ours.calls, theirs.calls, strict=False)
-            if not all(explained(a.arguments, b.arguments) for a, b in pairs):
+            if any(_confused(a.arguments, b.arguments) for a, b in pairs):
                 return False
     return True
+
+
+def _confused(ours: str, theirs: str) -> bool:
+    """Whether arguments are not the same call though one key stands for both."""
+    return not explained(ours, theirs) and arguments_view(ours) == arguments_view(theirs)
 
 
 def changes(stored: Assistant, incoming: Assistant) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from tugline.core.items import Assistant, Head, Item, Prefill, Request
 from tugline.core.turn import Turn
 from tugline.forest import keys
 from tugline.forest.attach import Attachment
-from tugline.forest.canon import opaque
 from tugline.forest.edits import edits, edits_along, same_calls
 from tugline.forest.origins import drift_of_tail, retained, with_stored_ids
 from tugline.forest.rules import DEFAULT, Rules
@@ -68,8 +67,6 @@ class Forest:
         self._heads: dict[Head, Head] = {}
         """Each head once: tool lists are the bulk of most requests."""
         self._delivered: set[str] = set()
-        self._opaque = False
-        """Whether some call's arguments are no JSON object, so that lenient keys need a second look."""
         self._hot: OrderedDict[str, Ids] = OrderedDict()
         self._told: OrderedDict[str, tuple[Item, ...]] = OrderedDict()
         """Histories that were asked for last: a bridge needs its parent's, which is the last one's and a turn more."""
@@ -105,9 +102,10 @@ class Forest:
         chains = list(keys.states(head, request.items, None if plain is request.items else plain))
         end = keys.Chain(*chains[-1]) if chains else head
         place = _Place(None, 0, "root")
+        looked: dict[str, bool] = {}
         for index in range(len(request.items) - 1, -1, -1):
             if isinstance(request.items[index], Assistant):
-                found = self._find(chains[index], request.items, index, rules)
+                found = self._find(chains[index], request.items, index, rules, looked)
                 if found is not None:
                     place = _Place(found[0], index + 1, found[1])
                     break
@@ -154,17 +152,13 @@ class Forest:
         return [self._turns[child] for child in self._children.get(turn_id, ())[-SIBLINGS:]]
 
     def _find(
-        self, chain: keys.State, items: Sequence[Item], index: int, rules: Rules
+        self, chain: keys.State, items: Sequence[Item], index: int, rules: Rules, looked: dict[str, bool]
     ) -> tuple[Turn, Literal["exact", "lenient"]] | None:
         exact = self._exact.get(chain[0])
         if exact:
             return next((t for t in reversed(exact) if t.turn_id in self._delivered), exact[-1]), "exact"
-        lenient = self._lenient.get(chain[1], ())
-        if lenient and self._opaque:
-            lenient = [t for t in lenient if same_calls(self._said(t.turn_id), items[: index + 1])]
-        if lenient and rules.honoured:
-            upto = items[: index + 1]
-            lenient = [t for t in lenient if not rules.honoured.intersection(edits_along(self._said(t.turn_id), upto))]
+        likely = self._lenient.get(chain[1], ())
+        lenient = [t for t in likely if self._means(t, items, index + 1, rules, looked)]
         if not lenient:
             return None
         item = items[index]
@@ -174,6 +168,29 @@ class Forest:
             return *_likeness(at[1].said, item), at[1].turn_id in self._delivered
 
         return max(enumerate(lenient), key=lambda at: (likeness(at), at[0]))[1], "lenient"
+
+    def _means(self, turn: Turn, items: Sequence[Item], end: int, rules: Rules, looked: dict[str, bool]) -> bool:
+        """Whether a turn whose lenient key was found says what items[:end] say: keys cannot tell {} from text that is no
+        JSON object, and know nothing of edits that are to be obeyed. `looked`: the answer for turns seen before in
+        this request, so that a whole path is read once."""
+        at, trail, same = turn, list[str](), True
+        while same:
+            known = looked.get(at.turn_id)
+            if known is not None:
+                same = known
+                break
+            trail.append(at.turn_id)
+            ours = (*(i for i in at.items if not isinstance(i, Prefill)), at.said)
+            theirs = items[end - len(ours) : end]
+            same = same_calls(ours, theirs) and not (
+                rules.honoured and rules.honoured.intersection(edits_along(ours, theirs))
+            )
+            end -= len(ours)
+            if at.parent is None:
+                break
+            at = self._turns[at.parent]
+        looked.update(dict.fromkeys(trail, same))
+        return same
 
     def _drift(self, turn: Turn, request: Request, index: int, rules: Rules) -> tuple[str, ...]:
         """Edit classes of the newest echoed turn. Older turns were named when they were newest, unless the edit is
@@ -222,7 +239,7 @@ class Forest:
             return "root_history_changed"
         if known is not None:
             return "root_repeated"
-        toolless = not request.head.tools and any(other.tools for other in self._heads)
+        toolless = not request.head.tools and any(other.tools for other in list(self._heads))
         return "root_aux" if toolless else "root_unknown"  # titles and summaries are asked for without tools
 
     def keys(self, attachment: Attachment, echo: Assistant) -> tuple[bytes, bytes]:
@@ -267,7 +284,6 @@ class Forest:
         self._lenient.setdefault(turn.key_lenient, []).append(turn)
         if turn.parent is None:
             self._openings.setdefault(_opening(turn.items), set()).add(keys.exact_root(self._digest, turn.head))
-        self._opaque = self._opaque or any(opaque(call.arguments) for call in turn.echo.calls)
 
     def mark_delivered(self, turn_id: str) -> None:
         """The harness has this turn's reply: of turns that say the same, an echo means this one."""

@@ -39,7 +39,10 @@ def trace(parent: str | None, tail: Sequence[Item], children: Children, rules: R
             continue
         origin = _origin(item, between, _Prompt(at is None, rules), children(at))
         said.append((item, origin))
-        at, between = (at, [*between, item]) if origin is None else (origin.turn_id, [])
+        if origin is None:
+            between.append(item)
+        else:
+            at, between = origin.turn_id, []
     return Traced(tuple(said), at, tuple(between))
 
 

@@ -18,6 +18,12 @@ WORDS = 16
 LINE = 24
 """The same of one line of a reply."""
 
+LINES = 64
+"""Lines of a reply that are looked for, the longest: each is a search through a whole conversation."""
+
+STRINGS = 64
+"""The same of the strings of one call."""
+
 SHORTEST = 6
 """The same of a whole summary: scripted models give very short ones."""
 
@@ -45,7 +51,10 @@ def quotes(text: str, reply: str | None, whole: int = SHORTEST, line: int = LINE
     said = (reply or "").strip()
     if len(said) < whole:
         return False
-    return said in text or any(len(s) >= line and " " in s and s in text for s in map(str.strip, said.splitlines()))
+    if said in text:
+        return True
+    lines = [s for s in map(str.strip, said.splitlines()) if len(s) >= line and " " in s]
+    return any(s in text for s in sorted(lines, key=len, reverse=True)[:LINES])
 
 
 def sums_up(request: Request, turns: Iterable[Turn]) -> bool:
@@ -103,4 +112,4 @@ def _strings(arguments: str) -> list[str]:
             left += one
         elif isinstance(one, str) and len(one.strip()) >= WORDS:
             found.append(one.strip())
-    return found
+    return sorted(found, key=len, reverse=True)[:STRINGS]

@@ -126,8 +126,8 @@ def _summary_before(scene: _Scene) -> Turn | None:
     """The compaction that a new conversation starts from: the newest of its thread that it repeats; else the newest
     turn at all, if the harness repeats of its reply as its own words what it does not echo."""
     mine, text = scene.mine(), quotes.spoken(scene.request.items)
-    for turn in reversed(mine):
-        if turn.role == "compaction" and quotes.quotes(text, turn.echo.text):
+    for turn in [turn for turn in mine if turn.role == "compaction"][: -NEWEST - 1 : -1]:
+        if quotes.quotes(text, turn.echo.text):
             return turn
     newest = next((turn for turn in reversed(mine) if turn.role in ("main", "subagent")), None)
     if newest is None or newest.echo.calls:

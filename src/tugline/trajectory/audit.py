@@ -11,7 +11,9 @@ reasoning_stripped  the render leaves sampled reasoning out: expected where hist
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal, TypeAlias
@@ -22,6 +24,9 @@ from tugline.core.columns import Ids, count, ids_array, take
 
 Kind: TypeAlias = Literal["special", "context_text", "assistant_text", "reasoning_stripped"]
 HARD: tuple[Kind, ...] = ("special", "context_text")
+
+STRETCH = 1000
+"""Pieces without anything to hold on to that are compared one by one; of a longer stretch only its ends are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,8 @@ def compare(prompt: Ids, rendered: Ids, sampled: Sequence[tuple[int, int]], word
     if prompt == rendered:
         return ()
     ours, theirs = _pieces(prompt, words), _pieces(rendered, words)
-    matcher = SequenceMatcher(None, [p.key for p in ours], [p.key for p in theirs], autojunk=False)
     found: list[Deviation] = []
-    for tag, i, j, k, m in matcher.get_opcodes():
-        if tag == "equal":
-            continue
+    for i, j, k, m in _differences([p.key for p in ours], [p.key for p in theirs]):
         at = ours[i].start if i < len(ours) else count(prompt)
         end = ours[j - 1].end if j > i else at
         mine = words.text(take(prompt, at, end))
@@ -69,6 +71,53 @@ def compare(prompt: Ids, rendered: Ids, sampled: Sequence[tuple[int, int]], word
         by_model = any(start < max(end, at + 1) and at < stop for start, stop in sampled)
         found.append(Deviation(_kind(ours[i:j], theirs[k:m], by_model, words), at, mine, other))
     return tuple(found)
+
+
+def _differences(a: list[int | str], b: list[int | str]) -> Iterator[tuple[int, int, int, int]]:
+    """(start, end) in `a` and in `b` of each place where they differ. What stands once in both and in one order holds
+    them together, so that thousands of turns need not be compared with each other."""
+    for i, j, k, m in _between(a, b):
+        if j - i > STRETCH or m - k > STRETCH:
+            yield i, j, k, m
+            continue
+        for tag, *place in SequenceMatcher(None, a[i:j], b[k:m], autojunk=False).get_opcodes():
+            if tag != "equal":
+                yield i + place[0], i + place[1], k + place[2], k + place[3]
+
+
+def _between(a: list[int | str], b: list[int | str]) -> Iterator[tuple[int, int, int, int]]:
+    """The stretches of `a` and `b` between what is the same in both beyond doubt."""
+    i = k = 0
+    for at, other in (*_anchors(a, b), (len(a), len(b))):
+        while i < at and k < other and a[i] == b[k]:
+            i, k = i + 1, k + 1
+        j, m = at, other
+        while i < j and k < m and a[j - 1] == b[m - 1]:
+            j, m = j - 1, m - 1
+        if i < j or k < m:
+            yield i, j, k, m
+        i, k = at, other
+
+
+def _anchors(a: list[int | str], b: list[int | str]) -> list[tuple[int, int]]:
+    """Places of what stands exactly once in both: the longest series that is in order in both."""
+    ours, theirs = Counter(a), Counter(b)
+    where = {key: n for n, key in enumerate(b) if theirs[key] == 1 == ours[key]}
+    pairs = [(n, where[key]) for n, key in enumerate(a) if key in where]
+    least: list[int] = []
+    """Least last place in b of a series of each length."""
+    rank = []
+    for _, other in pairs:
+        at = bisect_left(least, other)
+        least[at : at + 1] = [other]
+        rank.append(at)
+    series: list[tuple[int, int]] = []
+    wanted = len(least) - 1
+    for pair, at in zip(reversed(pairs), reversed(rank), strict=True):
+        if at == wanted:
+            series.append(pair)
+            wanted -= 1
+    return series[::-1]
 
 
 def _kind(ours: Sequence[_Piece], theirs: Sequence[_Piece], by_model: bool, words: Words) -> Kind:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tugline.core.items import Assistant, Head, Options, Request, System, Tool, ToolCall, ToolResult, UserText
+from tugline.forest.edits import explained
 from unit.forest.driver import TOOLS, Session, respell, results, say, user
 
 START = (System("be brief"), user("task"))
@@ -340,3 +341,31 @@ def test_deeply_nested_arguments_are_compared_as_text() -> None:
     assert session.forest.attach(session.request([*START, answer, user("x")])).match == "exact"
     other = replace(answer, calls=(answer.calls[0], replace(answer.calls[1], arguments="[" * 2999 + "]" * 2999)))
     assert session.forest.attach(session.request([*START, other, user("x")])).parent is None
+
+
+OPAQUE = (
+    "{}",
+    "rm -rf (",
+    '{"command": "ls',
+    '"{}"',
+    '"quoted"',
+    "null",
+    "",
+    "NaN",
+    '{"n": NaN}',
+    "\ud800",
+    "[[" * 70 + "]]" * 70,
+)
+"""Arguments that have one lenient key, but for none of which any other stands: an object, no object, no JSON at all."""
+
+
+@pytest.mark.parametrize("ours", OPAQUE)
+@pytest.mark.parametrize("theirs", OPAQUE)
+def test_arguments_of_one_key_attach_only_as_what_harnesses_make_of_them(ours: str, theirs: str) -> None:
+    session = Session()
+    first = session.call((UserText("go"),), Assistant("", None, (ToolCall("c1", "bash", ours),)))
+    echoed = replace(first.echo, calls=(ToolCall("c1", "bash", theirs),))
+    at = session.forest.attach(session.request((UserText("go"), echoed, ToolResult("c1", "done"))))
+    assert (at.parent is first) == explained(ours, theirs), at.drift
+    if at.parent is None:
+        assert "edit_honoured" in at.drift
