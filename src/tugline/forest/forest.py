@@ -27,6 +27,7 @@ from tugline.forest.attach import Attachment
 from tugline.forest.edits import edits, edits_along, same_calls
 from tugline.forest.origins import drift_of_tail, retained, with_stored_ids
 from tugline.forest.rules import DEFAULT, Rules
+from tugline.forest.walked import Walk, Walked
 
 __all__ = ["Attachment", "Forest"]
 
@@ -68,6 +69,7 @@ class Forest:
         """Each head once: tool lists are the bulk of most requests."""
         self._delivered: set[str] = set()
         self._hot: OrderedDict[str, Ids] = OrderedDict()
+        self._walked = Walked()
         self._told: OrderedDict[str, tuple[Item, ...]] = OrderedDict()
         """Histories that were asked for last: a bridge needs its parent's, which is the last one's and a turn more."""
         self._hot_lock = Lock()
@@ -98,17 +100,7 @@ class Forest:
     def attach(self, request: Request, rules: Rules = DEFAULT) -> Attachment:
         """Find the deepest sampled turn that the request echoes. Changes nothing. O(bytes of the request)."""
         head = self._root(request.head)
-        plain = rules.plain(request.items)
-        chains = list(keys.states(head, request.items, None if plain is request.items else plain))
-        end = keys.Chain(*chains[-1]) if chains else head
-        place = _Place(None, 0, "root")
-        looked: dict[str, bool] = {}
-        for index in range(len(request.items) - 1, -1, -1):
-            if isinstance(request.items[index], Assistant):
-                found = self._find(chains[index], request.items, index, rules, looked)
-                if found is not None:
-                    place = _Place(found[0], index + 1, found[1])
-                    break
+        place, end = self._place(head, request, rules)
         made = self._attached(request, place, rules)
         if made.parent is None:
             reason = self._root_reason(request, head)
@@ -118,6 +110,41 @@ class Forest:
                     return stale
             made = replace(made, root_reason=reason)
         return replace(made, chain=end, fingerprint=_fingerprint(end, request))
+
+    def _place(self, head: keys.Chain, request: Request, rules: Rules) -> tuple[_Place, keys.Chain]:
+        """Where the deepest sampled turn of a request stands, and the chain behind its last item. What the request
+        before it has said already is compared, not hashed, unless the turn is found nowhere behind that."""
+        items = request.items
+        plain = rules.plain(items)
+        same = plain is items
+        before = self._walked.longest(head.exact, items) if same else None
+        for walk in (before, None) if before is not None else (None,):
+            start, skip = (walk.end, len(walk.items)) if walk is not None else (head, 0)
+            chains = list(keys.states(start, items[skip:], None if same else plain))
+            end = keys.Chain(*chains[-1]) if chains else start
+            place = self._deepest(chains, items, skip, rules)
+            if place.turn is not None:
+                break
+        if same:
+            known = before.items if before is not None else self._as_held(items, place)
+            self._walked.add(Walk(head.exact, (*known, *items[len(known) :]), end))
+        return place, end
+
+    def _deepest(self, chains: Sequence[keys.State], items: Sequence[Item], skip: int, rules: Rules) -> _Place:
+        looked: dict[str, bool] = {}
+        for index in range(len(items) - 1, skip - 1, -1):
+            if isinstance(items[index], Assistant):
+                found = self._find(chains[index - skip], items, index, rules, looked)
+                if found is not None:
+                    return _Place(found[0], index + 1, found[1])
+        return _Place(None, 0, "root")
+
+    def _as_held(self, items: tuple[Item, ...], place: _Place) -> tuple[Item, ...]:
+        """The items up to a turn as the forest holds them, wherever they are equal: to be kept without a copy."""
+        if place.turn is None:
+            return ()
+        pairs = zip(self.history(place.turn.turn_id), items[: place.upto], strict=False)
+        return tuple(ours if ours == theirs else theirs for ours, theirs in pairs)
 
     def _attached(self, request: Request, place: _Place, rules: Rules) -> Attachment:
         """The attachment of a request whose keys were found at `place`, its chain left out."""
@@ -170,8 +197,8 @@ class Forest:
         return max(enumerate(lenient), key=lambda at: (likeness(at), at[0]))[1], "lenient"
 
     def _means(self, turn: Turn, items: Sequence[Item], end: int, rules: Rules, looked: dict[str, bool]) -> bool:
-        """Whether a turn whose lenient key was found says what items[:end] say: keys cannot tell {} from text that is no
-        JSON object, and know nothing of edits that are to be obeyed. `looked`: the answer for turns seen before in
+        """Whether a turn whose lenient key was found says what items[:end] say: keys cannot tell {} from text that is
+        no JSON object, and know nothing of edits that are to be obeyed. `looked`: the answer for turns seen before in
         this request, so that a whole path is read once."""
         at, trail, same = turn, list[str](), True
         while same:
