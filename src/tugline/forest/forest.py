@@ -102,8 +102,10 @@ class Forest:
         """Find the deepest sampled turn that the request echoes. Changes nothing. O(bytes of the request)."""
         head = self._root(request.head)
         plain = rules.plain(request.items)
-        chains = list(keys.states(head, request.items, None if plain is request.items else plain))
+        filtered = plain is not request.items
+        chains = list(keys.states(head, request.items, plain if filtered else None))
         end = keys.Chain(*chains[-1]) if chains else head
+        asked = keys.walk(head, plain)[-1] if filtered else end  # a retry may bring other volatile text
         place = _Place(None, 0, "root")
         for index in range(len(request.items) - 1, -1, -1):
             if isinstance(request.items[index], Assistant):
@@ -119,7 +121,7 @@ class Forest:
                 if stale is not None:
                     return stale
             made = replace(made, root_reason=reason)
-        return replace(made, chain=end, fingerprint=_fingerprint(end, request))
+        return replace(made, chain=end, fingerprint=_fingerprint(asked, request))
 
     def _attached(self, request: Request, place: _Place, rules: Rules) -> Attachment:
         """The attachment of a request whose keys were found at `place`, its chain left out."""
