@@ -242,6 +242,22 @@ def test_reminders_in_any_text(where: str) -> None:
     assert "foreign_assistant" in gone.drift
 
 
+@pytest.mark.parametrize("said", [(), (say("one"), user("more"))])
+def test_a_retry_is_known_whatever_volatile_text_it_brings(said: tuple[Item, ...]) -> None:
+    session, asked = Session(), rules(BILLING, LEFT)
+    session.forest.commit(session.make(attach(session, (billed(1), user("task")), asked), say("one")))
+
+    def told(n: int, rest: str = "be brief", own: str = "task") -> bytes:
+        items = (billed(n, rest), user(f"{own}<left>{n} tokens</left>"), *said)
+        return attach(session, items, asked).fingerprint
+
+    assert told(1) == told(2)
+    assert attach(session, (System("be brief"), user("task"), *said), asked).fingerprint == told(1)
+    assert len({told(1), told(1, "be long"), told(1, own="other")}) == 3
+    plain = [attach(session, (billed(n), user("task"), *said), rules()).fingerprint for n in (1, 2)]
+    assert plain[0] != plain[1]
+
+
 def test_edited_turns_are_recognised_behind_filtered_text() -> None:
     session, asked = Session(), rules(BILLING)
     first = say("one", '{"k": 1}')
