@@ -14,7 +14,8 @@ from tugline.core.items import Item
 from tugline.forest import keys
 from tugline.forest.attach import Attachment
 from tugline.forest.audit import root_overlap
-from tugline.forest.forest import HOT_LEAVES, Forest
+from tugline.forest.forest import Forest
+from tugline.forest.tree import HOT_LEAVES
 from unit.forest.driver import DIGEST, Session, Shape, joined, results, say, user
 
 START: tuple[Item, ...] = (user("task"),)
