@@ -37,8 +37,10 @@ def _expected(runs: Runs, labels: Mapping[str, Label]) -> str:
         for kind, expect, find in _KINDS:
             expected = Counter(what for label, _ in mine for what in expect(label))
             found = Counter(what for _, one in mine for what in find(one))
-            for what in sorted(expected | found):
-                rows.append((name, *counts, kind.format(*what.split(" ")), expected[what], found[what]))
+            rows += [
+                (name, *counts, kind.format(*what.split(" ")), expected[what], found[what])
+                for what in sorted(expected | found)
+            ]
     return _table(rows)
 
 
