@@ -150,7 +150,7 @@ def _requests(path: Path, tally: Tally, overrides: Overrides) -> Iterator[Record
         tally.requests += 1
         headers = {name.lower(): value for name, value in line.headers}
         try:
-            matched = _find(router, line.method, line.path, headers)
+            matched = _find(router, line.method, line.path.partition("?")[0], headers)
         except NotFound:
             tally.elsewhere[f"{line.method} {line.path}"] += 1
             continue

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tugline.core.items import Assistant, Head, Item, Options, Request, System, Tool, UserText
 from tugline.core.roles import MAX_THREAD, NO_HINT, Hint, first_hint
-from tugline.harnesses.roles import RULES, claude_code, opencode, pi, qwen_code
+from tugline.harnesses.roles import RULES, claude_code, opencode, pi, qwen_code, terminus
 from tugline.harnesses.roles.marks import Opening
 
 BASH = Tool("bash", "{}")
@@ -131,6 +131,15 @@ def test_terminus(step: str) -> None:
     assert hint({"x-session-id": f"run-1-summarization-2-{step}"}, ask(tools=())) == Hint("compaction")
     assert hint({"x-session-id": "run-1"}, ask(tools=())) == NO_HINT
     assert hint({"x-session-id": f"run-1-summarization-2-{step}-more"}, ask(tools=())) == NO_HINT
+
+
+def test_a_summary_of_terminus_is_known_by_its_words_where_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminus, "SUMMARY", (Opening.of("Hand over"), Opening.of("More questions")))
+    for words in ("Hand over what you have.", "  More questions:\nwhich?"):
+        asked = ask(LOOK, Assistant("a"), UserText(words), tools=())
+        assert hint({"x-session-id": "run-1"}, asked) == hint({}, asked) == Hint("compaction")
+        assert hint({}, ask(LOOK, Assistant("a"), UserText(words))) == NO_HINT, "it has no tools"
+    assert hint({}, ask(UserText("Go on. Hand over."), tools=())) == NO_HINT
 
 
 def test_long_names_are_cut() -> None:
