@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tugline.core.items import Request
 from tugline.core.turn import Role
@@ -20,6 +20,8 @@ class Hint:
     role: Role | None = None
     thread: str | None = None
     parent_thread: str | None = None
+    carrying: Role | None = None
+    """The role of a root that carries turns of the main conversation: an agent that was handed all of it."""
 
 
 NO_HINT = Hint()
@@ -32,7 +34,7 @@ def first_hint(
     for rule in rules:
         found = rule(headers, request)
         if found is not None:
-            return Hint(found.role, _named(found.thread), _named(found.parent_thread))
+            return replace(found, thread=_named(found.thread), parent_thread=_named(found.parent_thread))
     return NO_HINT
 
 

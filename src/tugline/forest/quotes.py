@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from tugline.core.items import Assistant, Item, Request, System, UserText
+from tugline.core.items import Assistant, Item, System, UserText
 from tugline.core.turn import Turn
 from tugline.forest.canon import value_of
 
@@ -27,11 +27,15 @@ STRINGS = 64
 SHORTEST = 6
 """The same of a whole summary: scripted models give very short ones."""
 
-_SUMMARY = re.compile(r"\bsummar(?:y|i[sz])|\bcompact", re.IGNORECASE)
-_TALK = re.compile(r"\b(?:conversation|context|history|transcript|session|dialog)", re.IGNORECASE)
+_KINDS = r"\b(?:summar(?:y|i[sz])|compact)", r"\b(?:conversation|context|history|transcript|session|dialog)"
+_SUMMARY = re.compile("|".join(rf"{a}[^.\n]{{0,80}}?{b}" for a, b in (_KINDS, _KINDS[::-1])), re.IGNORECASE)
+"""Both in one sentence: pages and files hold such words too."""
 _TITLE = re.compile(r"\btitle\b", re.IGNORECASE)
 _EDGE = 2000
 """Characters at both ends of a text where an instruction stands."""
+
+_TASK = 60
+"""Characters at an end of a task that are enough to know it again: harnesses cut it and put reminders in front."""
 
 
 def spoken(items: Iterable[Item], *, ours: bool = True) -> str:
@@ -57,25 +61,49 @@ def quotes(text: str, reply: str | None, whole: int = SHORTEST, line: int = LINE
     return any(s in text for s in sorted(lines, key=len, reverse=True)[:LINES])
 
 
-def sums_up(request: Request, turns: Iterable[Turn]) -> bool:
-    """Whether a request without tools is there to sum up the conversation of `turns`: it carries it, as items or as
-    text, or asks for a summary of it. One that asks for a title only is not."""
-    asked = _instruction(request.items)
-    if _SUMMARY.search(asked) and _TALK.search(asked):
-        return True
-    if _TITLE.search(asked):
-        return False
-    if any(isinstance(item, Assistant) for item in request.items):
-        return True
-    text = spoken(request.items)
-    return any(said in text for turn in turns for said in _said(turn))
+def asks_for_summary(items: Sequence[Item], *, systems: bool) -> bool:
+    """Whether a request asks for a summary of a conversation: in its newest user text, if nothing stands behind that,
+    or (`systems`) in its system texts."""
+    return any(_SUMMARY.search(text) for text in _instructions(items, systems))
 
 
-def _instruction(items: Sequence[Item]) -> str:
-    """The system texts, and both ends of the newest user text."""
-    user = last_user(items)
-    ends = user if len(user) <= 2 * _EDGE else f"{user[:_EDGE]}\0{user[-_EDGE:]}"
-    return "\0".join((*(item.text for item in items if isinstance(item, System)), ends))
+def asks_for_title(items: Sequence[Item]) -> bool:
+    """The same of a title."""
+    return any(_TITLE.search(text) for text in _instructions(items, systems=True))
+
+
+def repeats(items: Sequence[Item], turns: Iterable[Turn]) -> bool:
+    """Whether an assistant item says what one of the turns said: the same words, or calls of the same ids."""
+    said = [item for item in items if isinstance(item, Assistant)]
+    texts = {(item.text or "").strip() for item in said} - {""}
+    calls = {call.id for item in said for call in item.calls} - {""}
+    return any(
+        (turn.echo.text or "").strip() in texts or any(call.id in calls for call in turn.echo.calls) for turn in turns
+    )
+
+
+def retells(items: Sequence[Item], turns: Sequence[Turn], roots: Sequence[Turn]) -> bool:
+    """Whether the texts of a request tell a conversation: what several turns said, or the task and what one said. A
+    page that was fetched for a call quotes that call alone."""
+    text = spoken(items)
+    told = sum(any(said in text for said in _said(turn)) for turn in turns)
+    return told > 1 or (told == 1 and any(_has_task(text, root) for root in roots))
+
+
+def _has_task(text: str, root: Turn) -> bool:
+    """Whether a text holds what a conversation began with: one end of its newest user text."""
+    task = last_user(root.items).strip()
+    return len(task) >= WORDS and (task[:_TASK] in text or task[-_TASK:] in text)
+
+
+def _instructions(items: Sequence[Item], systems: bool) -> Iterator[str]:
+    """The system texts, and both ends of the newest user text if nothing was said since."""
+    if systems:
+        yield from (item.text for item in items if isinstance(item, System))
+    newest = next((item for item in reversed(items) if not isinstance(item, System)), None)
+    if isinstance(newest, UserText):
+        text = newest.text
+        yield text if len(text) <= 2 * _EDGE else f"{text[:_EDGE]}\0{text[-_EDGE:]}"
 
 
 def _said(turn: Turn) -> Iterator[str]:

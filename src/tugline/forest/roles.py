@@ -14,7 +14,7 @@ from hashlib import blake2b
 from tugline.core.items import Assistant, Request
 from tugline.core.roles import NO_HINT, Hint
 from tugline.core.turn import Role, Turn
-from tugline.forest import quotes
+from tugline.forest import forms, quotes
 from tugline.forest.attach import Attachment
 from tugline.forest.forest import Forest
 
@@ -93,9 +93,16 @@ class _Scene:
         hint = self.hint
         if hint.role is not None:
             return hint.role
+        main = forms.Main.of(self.main, NEWEST)
         if self.toolless:
-            return "compaction" if quotes.sums_up(self.request, self.main[-NEWEST:]) else "auxiliary"
+            return forms.without_tools(self.request, main)
+        if hint.carrying is not None and forms.handed_over(self.request, main, self.agents()):
+            return hint.carrying
         return "subagent" if hint.parent_thread not in (None, self.thread) else None
+
+    def agents(self) -> list[Turn]:
+        """Turns of sub-agents."""
+        return [turn for turn in self.turns if turn.role == "subagent"]
 
 
 def _root(scene: _Scene, attached: Attachment) -> Place:
@@ -116,6 +123,8 @@ def _root(scene: _Scene, attached: Attachment) -> Place:
     reason = attached.root_reason or ""
     if _newest_main(scene.main) is None:
         reason = "root_first"
+    elif role is None and reason == "root_unknown" and forms.another_agent(scene.request, forms.Main.of(scene.main, 0)):
+        return _spawned(_waiting(scene), scene, attached)
     return Place(_because(attached, reason), "main", scene.thread)
 
 
@@ -199,6 +208,14 @@ def _spawner(scene: _Scene) -> _Call | None:
         return quoted
     newest = next((t for t in reversed(able) if t.echo.calls), able[-1] if able else None)
     return None if newest is None else _Call(newest, free=False)
+
+
+def _waiting(scene: _Scene) -> _Call | None:
+    """The newest turn with calls, if its results are still to come."""
+    extended = {turn.parent for turn in scene.turns}
+    newest = next((turn for turn in reversed(scene.turns) if turn.role in ("main", "subagent")), None)
+    waits = newest is not None and bool(newest.echo.calls) and newest.turn_id not in extended
+    return _Call(newest, free=False) if newest is not None and waits else None
 
 
 def _quoted_call(scene: _Scene, among: Sequence[Turn]) -> _Call | None:

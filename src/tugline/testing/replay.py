@@ -35,6 +35,7 @@ from tugline.gateway.app import Router
 from tugline.harnesses.roles import RULES
 from tugline.testing.replay_labels import Found, compared, load_labels
 from tugline.testing.replay_leaves import unexplained
+from tugline.testing.replay_report import listed, markdown
 from tugline.testing.replay_said import as_echoed, as_quoted, said
 
 Overrides = Mapping[str, str]
@@ -121,12 +122,18 @@ class _Line(msgspec.Struct):
     body: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class _Scenario(msgspec.Struct):
+    faults: list[msgspec.Raw] = []
+
+
 class _Answer(msgspec.Struct):
     kind: str = "response"
     seq: int = 0
     what: str = ""
     sse: str = ""
     body: Any = None
+    scenario: _Scenario | None = None
+    """Of the line that describes the run."""
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -143,7 +150,7 @@ def _requests(path: Path, tally: Tally, overrides: Overrides) -> Iterator[Record
         tally.requests += 1
         headers = {name.lower(): value for name, value in line.headers}
         try:
-            matched = _find(router, line.method, line.path, headers)
+            matched = _find(router, line.method, line.path.partition("?")[0], headers)
         except NotFound:
             tally.elsewhere[f"{line.method} {line.path}"] += 1
             continue
@@ -174,21 +181,22 @@ def _find(router: Router, method: str, path: str, headers: dict[str, str]) -> An
     return router.find(method, path[starts[-1] :] if starts else path, headers)
 
 
-def _replies(path: Path) -> dict[int, _Answer]:
+def _replies(path: Path) -> tuple[dict[int, _Answer], bool]:
+    """The replies by the number of their request; whether the run says of itself that it had faults."""
     beside = path.with_name(path.name.replace(".requests.", ".responses."))
-    if not beside.exists():
-        return {}
     decoder = msgspec.json.Decoder(_Answer)
-    found = [a for a in map(decoder.decode, _lines(beside)) if a.what in ("stream", "json")]
-    return {answer.seq: answer for answer in found}
+    found = [decoder.decode(line) for line in _lines(beside)] if beside.exists() else []
+    faulty = any(a.what.startswith("fault") or (a.scenario is not None and bool(a.scenario.faults)) for a in found)
+    return {answer.seq: answer for answer in found if answer.what in ("stream", "json")}, faulty
 
 
 def _replay_run(path: Path, tally: Tally, how: How) -> None:
     forests: dict[str, Forest] = {}
     answered: dict[bytes, str] = {}
-    replies = _replies(path)
+    replies, faulty = _replies(path)
     calls = list(_decoded(path, tally, how))
     found = tally.runs.setdefault(path.name.partition(".requests.")[0], Found())
+    found.faulty = faulty or any(recorded.seq not in replies for recorded, _ in calls)
     for n, (recorded, request) in enumerate(calls):
         forest = forests.setdefault(recorded.dialect.name, Forest("ses_replay", b""))
         begun = time.perf_counter()
@@ -310,12 +318,14 @@ def table(tallies: dict[str, Tally]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line. Exit status 1: a request crashed the decoder or lost text silently, or a run is not as labelled."""
+    """Command line. Exit status 1: a request crashed the decoder or lost text silently, a run is not as labelled, or
+    nothing explains a root of a run without faults."""
     parser = argparse.ArgumentParser(prog="python -m tugline.testing.replay", description=replay.__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=TEXT", help="replace a string of every body")
     parser.add_argument("--masked", action="store_true", help="words were replaced: replies say what their echoes say")
     parser.add_argument("--labels", type=Path, metavar="FILE", help="print what conversations are, expected and found")
+    parser.add_argument("--markdown", action="store_true", help="print what conversations are as a Markdown table")
     asked = parser.parse_args(argv)
     try:
         labels = load_labels(asked.labels) if asked.labels else None
@@ -324,10 +334,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{err.message}\n")
         return 2
     bad = any(t.crashes or t.silent for t in tallies.values())
-    if labels is None:
-        sys.stdout.write(table(tallies))
-        return 1 if bad else 0
-    text, same = compared(labels, {f"{h}/{run}": found for h, t in tallies.items() for run, found in t.runs.items()})
+    runs = {f"{h}/{run}": found for h, t in tallies.items() for run, found in t.runs.items()}
+    text, same = compared(labels, runs) if labels is not None else listed(runs)
+    if asked.markdown:
+        text = markdown(runs, labels)
+    elif labels is None:
+        text = table(tallies) + text
     sys.stdout.write(text)
     return 0 if same and not bad else 1
 

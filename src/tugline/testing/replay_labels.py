@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from tugline.core.errors import ConfigError
+from tugline.core.items import Assistant
 from tugline.core.turn import Turn
 
 
@@ -28,6 +29,15 @@ class Found:
     inline: list[str] = field(default_factory=list)
     links: Counter[str] = field(default_factory=Counter)
     roles: Counter[str] = field(default_factory=Counter)
+    faulty: bool = False
+    """The recording says that a fault was injected, or a request has no reply."""
+    unattached: int = 0
+    """Sampled turns whose requests carry assistant turns of which none is known."""
+
+    @property
+    def unknown(self) -> int:
+        """Roots that nothing explains."""
+        return sum(root.endswith(" root_unknown") for root in self.roots)
 
     def add(self, turn: Turn, reason: str | None, parent: Turn | None) -> None:
         """Account for a sampled turn."""
@@ -35,6 +45,8 @@ class Found:
         self.links.update(name for name, _ in turn.links)
         if parent is None:
             self.roots.append(f"{turn.role} {reason}")
+            lost = reason in ("root_unknown", "root_history_changed")
+            self.unattached += lost and any(isinstance(item, Assistant) for item in turn.items)
         elif parent.role != turn.role:
             self.inline.append(turn.role)
 
@@ -99,6 +111,6 @@ def compared(labels: Mapping[str, Label], runs: Mapping[str, Found]) -> tuple[st
         lines += [f"{run}  {problem}" for problem in problems]
         same = same and not problems
     clean = [found for run, found in runs.items() if run in labels and not labels[run].faults]
-    unknown = sum(root.endswith("root_unknown") for found in clean for root in found.roots)
+    unknown = sum(found.unknown for found in clean)
     lines.append(f"{len(clean)} of {len(runs)} runs without faults: {unknown} roots that nothing explains")
     return "\n".join(lines) + "\n", same and not unknown

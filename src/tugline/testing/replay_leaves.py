@@ -13,8 +13,8 @@ from tugline.dialects.wire import inline_media, linked_media
 
 WORDS = frozenset({"type", "role", "status", "detail", "media_type", "mimeType", "mime_type", "format"})
 """Keys whose strings say what an item is; the items are of that kind."""
-STRUCTURE = frozenset({"input[].id"})
-"""Ids of Responses items say which of them are one turn."""
+STRUCTURE = frozenset({"input[].id", "messages[].content[].signature", "contents[].parts[].thoughtSignature"})
+"""Ids of Responses items say which of them are one turn. Signatures are no words: ours are read, others are named."""
 SPOKEN = ("messages", "system", "input", "instructions", "contents", "systemInstruction", "system_instruction", "tools")
 
 

@@ -32,16 +32,25 @@ def as_echoed(turn: Assistant, request: Request, later: Sequence[Request]) -> As
     """The turn in the words of its first echo in a later request, where one is of the same shape: same tools called,
     texts of the same length. What the echo lacks stays as it was said."""
     n = len(request.items)
-    for other in later:
-        echo = other.items[n] if len(other.items) > n and other.items[:n] == request.items else None
-        if isinstance(echo, Assistant) and [c.name for c in echo.calls] == [c.name for c in turn.calls]:
-            calls = zip(turn.calls, echo.calls, strict=True)
-            return Assistant(
-                _reworded(turn.text, echo.text),
-                _reworded(turn.reasoning, echo.reasoning),
-                tuple(ToolCall(ours.id, ours.name, theirs.arguments) for ours, theirs in calls),
-            )
-    return turn
+    echoes = [
+        echo
+        for other in later
+        if len(other.items) > n
+        and other.items[:n] == request.items
+        and isinstance(echo := other.items[n], Assistant)
+        and [c.name for c in echo.calls] == [c.name for c in turn.calls]
+    ]
+    if not echoes:
+        return turn
+    # Agents that were asked the same answer in other words: the ids of their calls tell them apart.
+    ids = [call.id for call in turn.calls]
+    echo = next((e for e in echoes if [call.id for call in e.calls] == ids), echoes[0])
+    calls = zip(turn.calls, echo.calls, strict=True)
+    return Assistant(
+        _reworded(turn.text, echo.text),
+        _reworded(turn.reasoning, echo.reasoning),
+        tuple(ToolCall(ours.id, ours.name, theirs.arguments) for ours, theirs in calls),
+    )
 
 
 def as_quoted(turn: Assistant, later: Sequence[Request]) -> Assistant:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tugline.core.items import Assistant, Head, Item, Request, System, Tool, ToolCall, ToolResult, UserText
+from tugline.core.items import Assistant, Head, Item, Options, Request, System, Tool, ToolCall, ToolResult, UserText
 from tugline.core.roles import NO_HINT, Hint
 from tugline.core.turn import Turn
 from tugline.forest.roles import Place, links_at_commit, place
@@ -110,7 +110,7 @@ def test_the_conversation_as_items_without_tools_is_a_compaction() -> None:
 def test_the_conversation_as_text_without_tools_is_a_compaction() -> None:
     talk = Talk()
     begun(talk)
-    flat = "[User] Make a file. [Assistant] bash(command=ls -la /srv/work)"
+    flat = "[User] Make a file that greets the reader. [Assistant] bash(command=ls -la /srv/work)"
     assert talk.ask([System("Hand over."), user(flat)], say(SUMMARY), head=NONE).role == "compaction"
 
 
@@ -119,6 +119,42 @@ def test_a_wish_for_a_summary_of_the_conversation_without_tools_is_a_compaction(
     begun(talk)
     turn = talk.ask([System("You summarize conversations."), user("[User] ...")], say(SUMMARY), head=NONE)
     assert turn.role == "compaction"
+
+
+def test_a_page_that_was_fetched_for_a_call_is_read_by_a_side_job() -> None:
+    """It is told the call's question, not the conversation; the page may speak of summaries and of history."""
+    talk = Talk()
+    talk.ask([TASK], calling("fetch", url="https://herons.example/a", prompt="How many herons are there?"))
+    page = "Summary. A heron waits.\nIts history is long.\n---\nHow many herons are there?\nAnswer from the page only."
+    turn = talk.ask([user(page)], say("one"), head=NONE)
+    assert (turn.role, talk.reason, turn.links) == ("auxiliary", "root_aux", (("aux_of", "turn_0"),))
+
+
+def test_a_check_that_must_answer_in_json_is_a_side_job_whatever_it_carries() -> None:
+    talk = Talk()
+    history = begun(talk)
+    asked = [System("You judge."), *history, user("Is the task done?")]
+    request = Request("any", NONE, tuple(asked), Options(output="json_schema"))
+    placed = place(talk.forest, request, talk.forest.attach(request))
+    assert (placed.role, placed.attached.root_reason) == ("auxiliary", "root_aux")
+
+
+def test_the_last_answer_without_tools_is_main() -> None:
+    """Nothing is asked for behind the results: the conversation goes on, whatever its task and rules speak of."""
+    rules = System("You are a worker. Keep a summary of the conversation in mind.")
+    task = user("Summarize this session's history file.")
+    talk, said = Talk(), say("I look first at what there is.", '{"command": "ls -la /srv/work"}')
+    talk.ask([rules, task], said)
+    turn = talk.ask([rules, task, said, *results(said)], say("It is empty."), head=NONE)
+    assert (turn.role, turn.links) == ("main", ())
+    assert talk.reason == "root_head_changed"
+
+
+def test_who_asks_for_a_summary_of_a_file_goes_on() -> None:
+    talk = Talk()
+    history = begun(talk)
+    turn = talk.ask([*history, say("Done."), user("Now summarize this file for the conversation.")], say("It greets."))
+    assert turn.role == "main"
 
 
 def compacted(talk: Talk, hint: Hint = NO_HINT) -> Turn:
@@ -277,6 +313,52 @@ def test_without_headers_a_sub_agent_is_known_by_the_call_that_it_was_told() -> 
     talk.ask([TASK], calling("task", prompt="List all the files here.", kind="general"))
     turn = talk.ask([System("helper"), user("<p>List all the files here.</p>")], say("none"), head=OTHER)
     assert (turn.role, turn.links, talk.reason) == ("subagent", (("spawned_by", "turn_0"),), "root_subagent")
+
+
+READER = System("You are a reader. Count what you are told to.")
+WORKER = System("You are a worker. You make what you are told to.")
+
+
+def test_a_new_agent_with_a_system_text_and_tools_of_its_own_is_a_sub_agent_whoever_called_it() -> None:
+    talk = Talk()
+    said = say("I look first at what there is.", '{"command": "ls -la /srv/work"}')
+    talk.ask([WORKER, TASK], said)
+    turn = talk.ask([READER, user("Count the herons.")], say("one"), head=OTHER)
+    assert (turn.role, talk.reason, turn.links) == ("subagent", "root_subagent", (("spawned_by", "turn_0"),))
+    talk.ask([WORKER, TASK, said, *results(said)], say("Done."))
+    turn = talk.ask([READER, user("Count the storks.")], say("none"), head=OTHER)
+    assert (turn.role, talk.reason, turn.links) == ("subagent", "root_subagent", ()), "nobody waits for it"
+
+
+def test_a_task_of_its_own_under_the_main_system_text_or_with_its_tools_is_main() -> None:
+    for system, head in ((WORKER, OTHER), (READER, TOOLS)):
+        talk = Talk()
+        talk.ask([WORKER, TASK], say("Done."))
+        turn = talk.ask([system, user("Count the herons.")], say("one"), head=head)
+        assert (turn.role, talk.reason) == ("main", "root_unknown")
+
+
+def test_an_agent_that_is_handed_the_conversation_is_what_its_harness_says_others_like_it_are_not() -> None:
+    handed, notes = Hint(carrying="auxiliary"), System("You are the notes subagent.")
+    talk = Talk()
+    history = begun(talk)
+    turn = talk.ask([notes, *history, user("Note what lasts.")], say("Nothing."), handed, head=OTHER)
+    assert (turn.role, talk.reason, turn.links) == ("auxiliary", "root_aux", (("aux_of", "turn_0"),))
+    turn = talk.ask(
+        [notes, *history, user("Note what lasts."), say("Nothing."), user("Sure?")], say("Yes."), handed, head=OTHER
+    )
+    assert (turn.parent, turn.role) == ("turn_1", "auxiliary")
+
+    helper = System("You are a helping subagent.")
+    agent, call = Talk(), calling("agent", prompt="Count the herons in the reeds.")
+    agent.ask([TASK], call)
+    first = say("I look at the reeds.", '{"command": "cat reeds"}')
+    agent.ask([helper, user("Count the herons in the reeds.")], first, handed, head=OTHER)
+    assert (agent.placed.role, agent.reason) == ("subagent", "root_subagent")
+    told = [helper, user("Count the herons in the reeds."), first, *results(first)]
+    assert agent.ask(told, say("One."), handed, head=OTHER).role == "subagent"
+    anew = [helper, user("So far: nothing."), say("Got it."), first, *results(first)]
+    assert agent.ask(anew, say("One."), handed, head=OTHER).role != "auxiliary"
 
 
 def test_an_agent_started_on_a_command_line_is_a_sub_agent() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tugline.core.items import Assistant, Head, Item, Options, Request, System, Tool, UserText
 from tugline.core.roles import MAX_THREAD, NO_HINT, Hint, first_hint
-from tugline.harnesses.roles import RULES, opencode, pi, qwen_code
+from tugline.harnesses.roles import RULES, claude_code, opencode, pi, qwen_code, terminus
 from tugline.harnesses.roles.marks import Opening
 
 BASH = Tool("bash", "{}")
@@ -40,6 +40,14 @@ def test_claude_code() -> None:
     assert hint(below, ask(NESTED, LOOK, Assistant("a"), COMPACT)) == Hint("compaction", "B", "A")
     assert hint(CLAUDE, ask(NESTED, LOOK)) == Hint("subagent"), "without an id its thread is not the session's"
     assert hint({}, ask(UserText("cc_is_subagent=true"))) == NO_HINT, "the user's words are no mark"
+
+
+def test_checks_of_claude_codes_hooks_are_side_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claude_code, "HOOK", Opening.of("You judge"))
+    front = (System("x-billing: v=1;"), System("You are a program."), System("\nYou judge a command."))
+    assert hint(CLAUDE, ask(*front, LOOK)) == Hint("auxiliary", "S")
+    assert hint(CLAUDE, ask(*front, LOOK, Assistant("a"), LOOK)) == Hint("auxiliary", "S")
+    assert hint(CLAUDE, ask(*front[:2], LOOK, UserText("You judge."))) == Hint(None, "S")
 
 
 ABOUT = "x-codex-turn-metadata"
@@ -100,8 +108,8 @@ def test_qwen_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hint(QWEN, ask(UserText("<state_snapshot>so far</state_snapshot>"), Assistant("ok"))).role is None
     assert qwen_code.rule(QWEN, ask(System("I take notes for later"), LOOK)) == Hint("auxiliary")
     who = System("I am the notes subagent of another.")
-    assert hint(QWEN, ask(who, LOOK, Assistant("a"))).role == "auxiliary"
-    assert hint(QWEN, ask(who, LOOK)).role is None, "a new agent carries no conversation"
+    said = hint(QWEN, ask(who, LOOK, Assistant("a")))
+    assert said == Hint(carrying="auxiliary"), "sub-agents at work call themselves so too"
 
 
 def test_pi(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +131,15 @@ def test_terminus(step: str) -> None:
     assert hint({"x-session-id": f"run-1-summarization-2-{step}"}, ask(tools=())) == Hint("compaction")
     assert hint({"x-session-id": "run-1"}, ask(tools=())) == NO_HINT
     assert hint({"x-session-id": f"run-1-summarization-2-{step}-more"}, ask(tools=())) == NO_HINT
+
+
+def test_a_summary_of_terminus_is_known_by_its_words_where_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminus, "SUMMARY", (Opening.of("Hand over"), Opening.of("More questions")))
+    for words in ("Hand over what you have.", "  More questions:\nwhich?"):
+        asked = ask(LOOK, Assistant("a"), UserText(words), tools=())
+        assert hint({"x-session-id": "run-1"}, asked) == hint({}, asked) == Hint("compaction")
+        assert hint({}, ask(LOOK, Assistant("a"), UserText(words))) == NO_HINT, "it has no tools"
+    assert hint({}, ask(UserText("Go on. Hand over."), tools=())) == NO_HINT
 
 
 def test_long_names_are_cut() -> None:

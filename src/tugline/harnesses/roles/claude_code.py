@@ -1,4 +1,5 @@
-"""Claude Code: sub-agents by header, compaction by the two tags that its instruction asks for."""
+"""Claude Code: sub-agents by header, compaction by the two tags that its instruction asks for, checks of hooks by how
+their system text begins."""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ from collections.abc import Mapping
 from tugline.core.items import Request, System
 from tugline.core.roles import Hint
 from tugline.forest.quotes import last_user
+from tugline.harnesses.roles.marks import Opening
 
 SESSION = "x-claude-code-session-id"
 AGENT = "x-claude-code-agent-id"
 PARENT = "x-claude-code-parent-agent-id"
 NESTED = "cc_is_subagent=true"
 TAGS = ("<analysis>", "<summary>")
+HOOK = Opening(20, "64d74c7a4e87a6d5")
+FRONT = 3
+"""System texts in front: a line about the program, who it is, what it is to do."""
 
 
 def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
@@ -24,7 +29,8 @@ def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
     told = last_user(request.items)
     compacts = all(tag in told for tag in TAGS)
     if not nested:
-        return Hint("compaction" if compacts else None, session)
+        judges = any(HOOK.opens(item.text) for item in request.items[:FRONT] if isinstance(item, System))
+        return Hint("auxiliary" if judges else "compaction" if compacts else None, session)
     parent = headers.get(PARENT, session) if named is not None else None
     return Hint("compaction" if compacts else "subagent", named, parent)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tugline.core.items import Assistant, Request
+from tugline.core.items import Request
 from tugline.core.roles import Hint
 from tugline.forest.quotes import last_user
 from tugline.harnesses.roles.marks import Opening, agent, system
@@ -25,10 +25,7 @@ def rule(headers: Mapping[str, str], request: Request) -> Hint | None:
     if all(tag in last_user(request.items) for tag in TAGS):
         return Hint("compaction")
     who = system(request)
-    if MEMORY.opens(who) or (NESTED in who[:FIRST_WORDS] and _carries(request)):
+    if MEMORY.opens(who):
         return Hint("auxiliary")
-    return Hint()
-
-
-def _carries(request: Request) -> bool:
-    return any(isinstance(item, Assistant) for item in request.items)
+    # Its sub-agents call themselves so too; they begin with a task of their own.
+    return Hint(carrying="auxiliary" if NESTED in who[:FIRST_WORDS] else None)
