@@ -1,10 +1,11 @@
 """What a turn costs as its session grows: reading, attaching, bridging, checking, committing, each timed alone.
 
-    python bench/forest.py                 5,000 turns of 60 tokens, then 50 turns of 4,000
+    python bench/forest.py                 5,000 turns of 80 tokens, then 200,000 tokens in turns of 3,000
     python bench/forest.py --turns 500     a short look
 
-No engine runs: samples are made up. Halfway the forest is thrown away and restored from the store. At the end every
-prompt is compared with the plain concatenation of what was recorded, and the run's rows are built and proven.
+CPU time, all threads. No engine runs: samples are made up. Halfway the forest is thrown away and restored from the
+store. At the end every prompt is compared with the plain concatenation of what was recorded, and the run's rows are
+built and proven.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from tugline.cli.wiring import PILOT, chat_model
 from tugline.core.columns import Floats, concat, count, ids, last, take
@@ -55,6 +57,8 @@ class Session:
     times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     marks: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     """(turn, prompt tokens, request bytes, resident bytes, store bytes)."""
+    sizes: list[tuple[int, int, int]] = field(default_factory=list)
+    """(prompt tokens, resident bytes, store bytes) behind every turn."""
 
     def __post_init__(self) -> None:
         nothing: Any = None
@@ -72,37 +76,38 @@ class Session:
     async def turn(self, n: int) -> None:
         """One call, all of its steps."""
         body = self.body()
-        clock = [time.perf_counter()]
+        clock = [time.process_time()]
         request = CHAT.decode(body, {})
-        clock.append(time.perf_counter())
+        clock.append(time.process_time())
         attached = self.forest.attach(request)
-        clock.append(time.perf_counter())
+        clock.append(time.process_time())
         prompt = make_prompt(self.forest, request, attached, self.deps)
-        clock.append(time.perf_counter())
+        clock.append(time.process_time())
         arguments = f'{{"command": "step {n}"}}'
         call = f'Now step {n}.\n<tool_call>\n{{"name": "bash", "arguments": {arguments}}}\n</tool_call>'
         sampled = concat([self.model.encode(call), ids([self.model.stop_ids[0]])])
         values = Floats(b"\0\0\0\xbf" * count(sampled))
         asked = Generation("r", "ses", prompt.ids, Sampling())
         sample = Sample(sampled, values, "stop", ((0, 0),), prompt.ids)
-        began = time.perf_counter()
+        began = time.process_time()
         reason = check_sample(asked, sample, self.info)
-        checked = time.perf_counter() - began
+        checked = time.process_time() - began
         assert reason is None, reason
         turn, message = self._make(n, request, prompt, sampled, values, arguments)
         record = CallRecord(
             f"call_{n}", "ses", n, "chat", "/", turn.turn_id, CallOutcome.ANSWERED, 200, 0.0, 0.0, engine_ref=str(n)
         )
-        began = time.perf_counter()
+        began = time.process_time()
         await self.store.commit(record, turn)
-        stored = time.perf_counter()
+        stored = time.process_time()
         self.forest.commit(turn)
-        committed = time.perf_counter()
+        committed = time.process_time()
         spent = [b - a for a, b in itertools.pairwise(clock)] + [checked, stored - began, committed - stored]
         for stage, seconds in zip(STAGES, spent, strict=True):
             self.times[stage].append(seconds)
         self.messages += [msgspec.json.encode(message), self._result(n)]
         self.last = (count(prompt.ids), len(body))
+        self.sizes.append((count(prompt.ids), resident(), self.stored()))
 
     def _make(
         self, n: int, request: Any, prompt: Any, sampled: Any, values: Floats, arguments: str
@@ -133,16 +138,19 @@ class Session:
     def mark(self, n: int) -> None:
         """Note sizes."""
         gc.collect()
-        files = sum(p.stat().st_size for p in self.store.path.rglob("*") if p.is_file())
-        self.marks.append((n, *self.last, resident(), files))
+        self.marks.append((n, *self.last, resident(), self.stored()))
+
+    def stored(self) -> int:
+        """Bytes of the store's files."""
+        return sum(p.stat().st_size for p in self.store.path.iterdir() if p.is_file())
 
     async def restart(self) -> float:
         """Seconds to restore the forest; it must be the one before."""
         turns = await self.store.load_turns("ses")
-        began = time.perf_counter()
+        began = time.process_time()
         again = Forest.restore("ses", self.model.digest, turns)
         end = again.full(turns[-1].turn_id)
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
         assert dict(again.turns) == dict(self.forest.turns)
         assert all(
             (a.key_exact, a.key_lenient) == (b.key_exact, b.key_lenient)
@@ -160,12 +168,12 @@ class Session:
         plain = concat([part for t in turns for part in (t.bridge, t.sampled)])
         assert self.forest.full(turns[-1].turn_id) == plain
         assert last(take(plain, 0, turns[-1].prompt_len)) is not None
-        began = time.perf_counter()
+        began = time.process_time()
         made = build(SessionFacts("ses", "g", Outcome.COMPLETED, 1.0), turns, frozenset())
-        built = time.perf_counter()
+        built = time.process_time()
         assert len(made.traces) == 1 and made.traces[0].token_ids == plain
         assert verify_trace(made.traces[0], self.forest.turns) == []
-        return built - began, time.perf_counter() - built
+        return built - began, time.process_time() - built
 
 
 def resident() -> int:
@@ -177,9 +185,9 @@ def resident() -> int:
 def chain_cost(session: Session) -> float:
     """Seconds to hash the whole last request, alone."""
     request = CHAT.decode(session.body(), {})
-    began = time.perf_counter()
+    began = time.process_time()
     keys.walk(keys.start(b"t", request.head), request.items)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 async def measure(title: str, turns: int, result_chars: int, marks: list[int]) -> None:
@@ -196,9 +204,36 @@ async def measure(title: str, turns: int, result_chars: int, marks: list[int]) -
                     session.mark(n + 1)
             built, proven = session.prove()
             table(title, session, before)
+            fits(session)
             print(f"\nrestored at turn {turns // 2} in {restored * 1e3:.0f} ms, same keys, same ids; ", end="")
             print(f"one row built in {built * 1e3:.0f} ms, proven in {proven * 1e3:.0f} ms; ", end="")
             print(f"hashing the last request takes {chain_cost(session) * 1e3:.2f} ms\n")
+
+
+def fits(session: Session) -> None:
+    """Straight lines through the medians of blocks of turns, by least squares."""
+    turns = len(session.sizes)
+    size = max(1, turns // 50)
+    blocks = turns // size
+    at = np.arange(blocks) * size + size / 2
+
+    def fit(values: Any, unit: float) -> tuple[float, float, float, float]:
+        """(at the first turn, at the last, growth per turn, R2)."""
+        medians = np.median(np.array(values[: blocks * size]).reshape(blocks, size), axis=1) * unit
+        slope, base = np.polyfit(at, medians, 1)
+        left = medians - (slope * at + base)
+        spread = float(((medians - medians.mean()) ** 2).sum())
+        return base, base + slope * turns, slope, 1 - float((left**2).sum()) / spread if spread else 1.0
+
+    print("\n| fitted | first turn | last turn | growth per turn | R2 |\n|---|---|---|---|---|")
+    parts = {**session.times, "all but read": np.sum([session.times[s] for s in STAGES[1:]], axis=0)}
+    parts["attach + bridge + check"] = np.sum([session.times[s] for s in ("attach", "bridge", "check")], axis=0)
+    for name, times in parts.items():
+        base, end, slope, good = fit(times, 1e6)
+        print(f"| {name} | {base / 1e3:.2f} ms | {end / 1e3:.2f} ms | {slope:.2f} us | {good:.2f} |")
+    for name, place in (("memory", 1), ("store", 2)):
+        base, end, slope, good = fit([row[place] for row in session.sizes], 1e-3)
+        print(f"| {name} | {base / 1e3:.1f} MB | {end / 1e3:.1f} MB | {slope:.2f} KB | {good:.3f} |")
 
 
 def table(title: str, session: Session, before: int) -> None:
@@ -227,7 +262,7 @@ async def main() -> None:
     turns = parser.parse_args().turns
     marks = [n for n in (10, 100, 1000, 2500, 5000) if n < turns] + [turns]
     await measure(f"{turns:,} turns", turns, 80, sorted(set(marks)))
-    await measure("200,000 tokens", 50, 9600, [5, 10, 25, 50])
+    await measure("200,000 tokens", 66, 9600, [5, 10, 25, 50, 66])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import blake2b
@@ -18,6 +19,7 @@ from tugline.core.columns import Ids
 from tugline.core.contracts import Generation, Policy, Sample
 from tugline.core.errors import EngineError
 from tugline.core.items import Request
+from tugline.core.roles import Hint
 from tugline.core.session import Ended, Outcome, SessionKey
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
@@ -64,14 +66,14 @@ class Puppet(ScriptedEngine):
         self.prompts: dict[str, Ids] = {}
         """Engine's own reference -> the prompt as it arrived here."""
 
-    async def generate(self, request: Generation) -> Sample:
+    async def _play(self, request: Generation, say: Any) -> Sample:
         if self.hold:
             gate = asyncio.Event()
             self.gates.append(gate)
             await gate.wait()
         if self.broken:
             raise EngineError("broken on purpose", retryable=False)
-        sample = await super().generate(request)
+        sample = await super()._play(request, say)
         self.prompts[sample.engine_ref or ""] = request.prompt_ids
         return sample
 
@@ -162,17 +164,33 @@ class Sent:
         return Said(turn.text, turn.reasoning, tuple(Call(c.id, c.name, c.arguments) for c in turn.calls))
 
 
+@dataclass(frozen=True)
+class Setting:
+    """How a session and its gateway are set up. `hints`: the harness names its agents in headers."""
+
+    grace: float
+    policy: dict[str, Any]
+    live: bool
+    hints: bool
+
+
+def by_headers(headers: Mapping[str, str], request: Request) -> Hint | None:
+    """What the harness here says of its agents."""
+    thread = headers.get("x-agent")
+    return Hint("subagent", thread, "") if thread else None
+
+
 class Rig:
     """Gateway, engine and store of one session."""
 
-    def __init__(self, script: list[object], grace: float) -> None:
+    def __init__(self, script: list[object], setting: Setting) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="tugline-machine-")
         self.run = Path(self._scratch.name) / "run"
         folder, self.model = roomy()
         self.store = RunStore.create(self.run, "")
         self.log = Log(self.store)
         self.engine = Puppet(script, folder, self.run / "engine")
-        self._grace = grace
+        self.setting = setting
         self.gateway: Any = None
         self.secret = ""
         self._posted = 0
@@ -185,9 +203,10 @@ class Rig:
         """A gateway on the store as it is, as after a crash of the one before."""
         if self.gateway is not None:
             self.gateway._pool.shutdown(wait=True)
-        options = GatewayOptions(timing=Timing(3600.0, self._grace), retry=RetryPolicy(1, 0.0, 0.0))
-        self.gateway = Socketless(self.engine, self.model, self.log, DIALECTS, options)
-        access = await self.gateway.open(SESSION, Policy(Sampling(max_tokens=400)))
+        timing, shown = Timing(3600.0, self.setting.grace), "live" if self.setting.live else "buffered"
+        options = GatewayOptions(timing=timing, retry=RetryPolicy(1, 0.0, 0.0), streaming=shown)  # type: ignore[arg-type]
+        self.gateway = Socketless(self.engine, self.model, self.log, DIALECTS, options, roles=(by_headers,))
+        access = await self.gateway.open(SESSION, Policy(Sampling(max_tokens=400), **self.setting.policy))
         self.secret = access.secret
         self.log.records.clear()
         self._posted = 0
@@ -215,6 +234,8 @@ class Rig:
         headers = [(b"authorization", f"Bearer {self.secret}".encode()), (b"content-type", b"application/json")]
         if sent.dialect == "anthropic":
             headers.append((b"anthropic-version", b"2023-06-01"))
+        if self.setting.hints and sent.talk.system[0] != "Be brief. ":
+            headers.append((b"x-agent", sent.talk.system[0].encode()))
         scope = {"type": "http", "method": "POST", "path": path, "query_string": query, "headers": headers}
         sent.seq, self._posted = self._posted, self._posted + 1
         sent.task = asyncio.ensure_future(self.gateway._app(scope, sent.receive, sent.send))

@@ -111,7 +111,7 @@ class RunReader:
             return reads.traces(conn, session_id)
 
     def prompt(self, turn_id: str) -> Ids:
-        """Full prompt ids of a turn, rebuilt from at most 50 turns. Raises NotFound."""
+        """Full prompt ids of a turn, rebuilt from at most a quarter of its turns, or 50. Raises NotFound."""
         with self._connections.borrow() as conn:
             return reads.prompt_and_sampled(conn, turn_id)[0]
 

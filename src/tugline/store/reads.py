@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tugline.core.columns import NO_IDS, Ids, concat, take
+from tugline.core.columns import NO_IDS, WIDTH, Ids, concat, take
 from tugline.core.errors import NotFound, VerifyError
 from tugline.core.items import Head
 from tugline.core.session import SessionState
@@ -82,12 +82,13 @@ def prompt_and_sampled(conn: Connection, turn_id: str) -> tuple[Ids, Ids]:
         step = turn.parent
     if not chain:
         return Ids(start[: len(start) - len(turn.sampled)]), turn.sampled
-    full = start
-    prompt = NO_IDS
+    full = bytearray(start)
     for turn in reversed(chain):
-        prompt = concat([take(full, 0, turn.keep), turn.bridge])
-        full = concat([prompt, turn.sampled])
-    return prompt, chain[0].sampled
+        del full[turn.keep * WIDTH :]
+        full += turn.bridge
+        if turn is not chain[0]:
+            full += turn.sampled
+    return Ids(bytes(full)), chain[0].sampled
 
 
 def traces(conn: Connection, session_id: str) -> list[Trace]:

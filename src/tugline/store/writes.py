@@ -21,7 +21,11 @@ from tugline.store.records import TrajectoryRecord, encode
 from tugline.store.rows import TraceRow, TurnRow
 
 COPY_EVERY = 50
-"""Depth between full copies of a prompt: a prompt is rebuilt from at most this many turns."""
+"""Least depth between full copies of a prompt."""
+
+COPIES = 3
+"""Bits of a copy's number that may be set at its top: copies stand at 1 to 8, 10, 12, 14, 16, 20, ... times the least
+depth. So a prompt is rebuilt from at most a quarter of its turns, and all copies together are linear in the last."""
 
 
 def commit(conn: Connection, call: CallRecord, turn: Turn | None) -> None:
@@ -170,8 +174,14 @@ def _insert_turn(conn: Connection, turn: Turn, row: TurnRow) -> None:
         )
     except sqlite3.IntegrityError as err:
         raise StoreError(f"turn {turn.turn_id} is already stored by another call", code="turn_conflict") from err
-    if depth and depth % COPY_EVERY == 0:
+    if copied_at(depth):
         _copy_prompt(conn, turn)
+
+
+def copied_at(depth: int) -> bool:
+    """Whether a full copy is kept of the prompt at this depth."""
+    number, rest = divmod(depth, COPY_EVERY)
+    return number > 0 and rest == 0 and number % (1 << max(0, number.bit_length() - COPIES)) == 0
 
 
 def _depth(conn: Connection, turn: Turn) -> int:
