@@ -22,7 +22,7 @@ test: $(PY)
 soak: $(PY)
 	TUGLINE_TEST_KILLS=40 $(PY) -m pytest -q tests/real/test_kill9.py tests/service/test_store_kill.py --timeout 3600
 	$(PY) -m pytest -q -s -m soak tests/service/test_session_leaks.py --timeout 3600
-	TUGLINE_TEST_DISCONNECTS=2 $(PY) -m pytest -q tests/service/test_disconnects.py
+	TUGLINE_TEST_DISCONNECTS=67 $(PY) -m pytest -q -s tests/service/test_disconnects.py --timeout 7200
 	for api in chat anthropic responses gemini; do $(PY) -m tugline.testing.fuzz --dialect $$api --bodies 20000 || exit 1; done
 	TUGLINE_TEST_MACHINE=2000 $(PY) -m pytest -q tests/property/test_harness_machine.py
 	$(PY) tests/mutants/run.py --all

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from service.gateway_kit import Kit, gateway
+from service.wire_kit import STREAMING, Streaming
 from tugline.cli.wiring import make_trajectory
 from tugline.core.contracts import Engine, Policy
 from tugline.core.turn import Sampling
@@ -59,9 +60,11 @@ class Control:
 
 
 @asynccontextmanager
-async def control(tmp_path: Path, script: list[object], *, engine: Engine | None = None) -> AsyncIterator[Control]:
+async def control(
+    tmp_path: Path, script: list[object], *, engine: Engine | None = None, streaming: Streaming = STREAMING
+) -> AsyncIterator[Control]:
     """Everything, started."""
-    async with gateway(tmp_path, script, engine=engine) as kit:
+    async with gateway(tmp_path, script, engine=engine, streaming=streaming) as kit:
         build = lambda state, turns, calls: make_trajectory(state, list(turns), list(calls))  # noqa: E731
         manual = ManualSessions(kit.gateway, kit.store, build, Policy(Sampling(max_tokens=64)))
         plane = ControlPlane(manual, TOKEN, kit.gateway.metrics.text)

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from service.wire_kit import STREAMING, Streaming
 from tugline.cli.wiring import PILOT, chat_model
 from tugline.core.contracts import Access, CallLog, Engine, Policy
 from tugline.core.turn import Sampling
@@ -110,12 +111,13 @@ async def gateway(
     log: CallLog | None = None,
     timing: Timing = Timing(),
     engine: Engine | None = None,
+    streaming: Streaming = STREAMING,
 ) -> AsyncIterator[Kit]:
     """A running gateway. `log` replaces the store for fault injection."""
     store = RunStore.create(tmp_path / "run", "")
     made = engine or ScriptedEngine(script, PILOT, tmp_path / "run" / "engine")
     await made.start()
-    options = GatewayOptions(timing=timing, retry=RetryPolicy(3, 0.01, 0.02), max_body=1 << 20)
+    options = GatewayOptions(timing=timing, retry=RetryPolicy(3, 0.01, 0.02), max_body=1 << 20, streaming=streaming)
     model = chat_model(PILOT)
     model.probe()
     running = LocalGateway(made, model, log or store, DIALECTS, options, roles=RULES)

@@ -53,14 +53,14 @@ async def test_a_session_that_ends_while_a_body_is_read_samples_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoding, go_on = threading.Event(), threading.Event()
-    plain = delivery._decoded
+    plain = delivery.decoded
 
     def slow(incoming: Any) -> Any:
         decoding.set()
         assert go_on.wait(20)
         return plain(incoming)
 
-    monkeypatch.setattr(delivery, "_decoded", slow)
+    monkeypatch.setattr(delivery, "decoded", slow)
     async with gateway(tmp_path, [{"text": "one"}]) as kit:
         secret = (await kit.session()).secret
         asked = asyncio.ensure_future(kit.post(body(user("go"), other="x" * delivery.BIG_BODY), key=secret))

@@ -1,6 +1,7 @@
 """Clients that leave when they have read 0, 25, 50, 99 or all of a reply's bytes.
 
-120 disconnects. The long form: TUGLINE_TEST_DISCONNECTS=N, from 2 on, is 180 N.
+120 disconnects, from replies that do not fit into the sockets. The long form, TUGLINE_TEST_DISCONNECTS=N from 2 on, has
+180 N more from replies that do: 3 N for each part of each API and form.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ PARTS = (0, 25, 50, 99, 100)
 END = {"chat": b"data: [DONE]", "anthropic": b"event: message_stop", "gemini": b'"finishReason"'}
 END["responses"] = b"event: response.completed"
 FORMS = (("buffered", False), ("buffered", True), ("live", True))
-UNREAD = (CallOutcome.UNDELIVERED,)
+BIG = SAY["text"]
+SIZES = [pytest.param(BIG, 1, id="big")]
+if ROUNDS > 1:
+    SIZES.append(pytest.param("A long answer. " * 60, ROUNDS, id="small"))
 AGAIN = (CallOutcome.REPLAYED, CallOutcome.COALESCED)
 
 
@@ -132,18 +136,19 @@ def small_buffers(kit: Wire) -> None:
 
 @pytest.mark.parametrize(("mode", "stream"), FORMS)
 @pytest.mark.parametrize("api", DIALECT_NAMES)
-@pytest.mark.timeout(60 + 60 * ROUNDS)
-async def test_a_client_that_leaves(tmp_path: Path, api: str, mode: Any, stream: bool) -> None:
-    script = [{"settings": {"repeat": True, "noncanonical": 0.2, "seed": 1}}, SAY]
+@pytest.mark.parametrize(("text", "rounds"), SIZES)
+@pytest.mark.timeout(120 + 60 * ROUNDS)
+async def test_a_client_that_leaves(tmp_path: Path, api: str, mode: Any, stream: bool, text: str, rounds: int) -> None:
+    script = [{"settings": {"repeat": True, "noncanonical": 0.2, "seed": 1}}, SAY | {"text": text}]
     ask, terminal = request_of(api, "go", stream=stream), END[api] if stream else None
     async with wire(tmp_path, script, context=100_000, streaming=mode, timing=Timing(5.0, 5.0)) as kit:
         small_buffers(kit)
         first = await ask_again(kit, await kit.session("ref", max_tokens=20_000), ask)
         how: dict[str, Any] = {"end": terminal, "total": len(first.head) + len(first.raw)}
-        for n in range(ROUNDS):
+        for n in range(rounds):
             for part in PARTS:
                 await check_unseen(kit, f"a{n}.{part}", ask, part, how | {"close": False})
-                for close in (False, True) if ROUNDS > 1 else (part % 2 == 1,):
+                for close in (False, True) if rounds > 1 else (part % 2 == 1,):
                     await check_retry(kit, f"b{n}.{part}.{close}", ask, part, how | {"close": close})
         await check_idle(kit)
 

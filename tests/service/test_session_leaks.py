@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from service.control_kit import Control, control
+from service.wire_kit import Streaming
 from tugline.rollout.options import Ending
 
 SESSIONS = "/api/v1/sessions"
+every_mode = pytest.mark.parametrize("mode", ["buffered", "live"])
 
 
 def rss() -> int:
@@ -34,16 +36,32 @@ def sizes(c: Control) -> dict[str, int]:
     found |= {f"delivery.{k}": len(v) for k, v in vars(gateway._delivery).items() if hasattr(v, "__len__")}
     found |= {f"engine.{k}": len(v) for k, v in vars(engine._state).items() if hasattr(v, "__len__")}
     found |= {f"journal.{k}": len(v) for k, v in vars(engine._journal).items() if hasattr(v, "__len__")}
+    sessions = gateway._sessions.values()
+    found |= {"serving": sum(len(s.serving) for s in sessions), "sending": sum(len(s.sending) for s in sessions)}
     found |= {"manual.open": c.manual.open_count, "manual.groups": len(c.manual._groups.known)}
     return found
 
 
-async def lives(c: Control, number: int, *, calls: bool, groups: int = 3) -> None:
+async def stream(c: Control, key: str, text: str) -> None:
+    """A streamed call, read to its end; every other client leaves at its first event."""
+    body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": True}
+    headers = {"authorization": f"Bearer {key}"}
+    async with c.kit.http.post(c.kit.gateway.url + "/v1/chat/completions", json=body, headers=headers) as answer:
+        assert answer.status == 200
+        if text.endswith(("1", "3")):
+            assert await answer.content.readany()
+        else:
+            assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+
+
+async def lives(c: Control, number: int, *, calls: bool, groups: int = 3, streams: bool = False) -> None:
     """Sessions, eight at a time, opened and ended through the service; every one makes a call if asked to."""
 
     async def one(n: int) -> None:
         made = await c.open(group=f"g{n % groups}" if groups else None)
-        if calls:
+        if calls and streams:
+            await stream(c, made["key"], f"hi {n % 5}")
+        elif calls:
             assert (await c.chat(made["key"], text=f"hi {n % 5}"))[0] == 200
         status, _ = await c.ask("POST", f"{SESSIONS}/{made['session']}/end", {"reward": 1.0})
         assert status == 200
@@ -52,7 +70,7 @@ async def lives(c: Control, number: int, *, calls: bool, groups: int = 3) -> Non
         await asyncio.gather(*(one(n) for n in range(start, min(number, start + 8))))
 
 
-async def measure(c: Control, number: int, *, calls: bool, groups: int) -> tuple[dict[str, int], dict[str, int]]:
+async def measure(c: Control, number: int, **how: Any) -> tuple[dict[str, int], dict[str, int]]:
     """(before, after) of `number` sessions."""
 
     def now() -> dict[str, int]:
@@ -65,14 +83,16 @@ async def measure(c: Control, number: int, *, calls: bool, groups: int) -> tuple
         }
 
     before = now()
-    await lives(c, number, calls=calls, groups=groups)
+    await lives(c, number, **how)
     return before, now()
 
 
-async def test_sessions_leave_nothing_in_memory(tmp_path: Path) -> None:
-    async with control(tmp_path, [{"settings": {"repeat": True}}, {"text": "hello"}]) as c:
-        await lives(c, 64, calls=True)
-        before, after = await measure(c, 200, calls=True, groups=3)
+@every_mode
+async def test_sessions_leave_nothing_in_memory(tmp_path: Path, mode: Streaming) -> None:
+    streams = mode == "live"
+    async with control(tmp_path, [{"settings": {"repeat": True}}, {"text": "hello"}], streaming=mode) as c:
+        await lives(c, 64, calls=True, streams=streams)
+        before, after = await measure(c, 200, calls=True, groups=3, streams=streams)
         bounded = {"gateway._closed", "secrets._ended"}
         grown = {k: (before.get(k, 0), v) for k, v in after.items() if v > before.get(k, 0) and k not in bounded}
         allowed = {"rss", "descriptors", "threads", "tasks"}
@@ -86,12 +106,12 @@ async def test_sessions_leave_nothing_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("calls", [False, True])
-async def test_ten_thousand_sessions(tmp_path: Path, calls: bool) -> None:
-    number = int(os.environ.get("TUGLINE_TEST_SESSIONS", "10000"))
-    async with control(tmp_path, [{"settings": {"repeat": True}}, {"text": "hello"}]) as c:
-        await lives(c, 1000, calls=calls)
-        before, after = await measure(c, number, calls=calls, groups=0)
+@pytest.mark.parametrize(("calls", "mode"), [(False, "buffered"), (True, "buffered"), (True, "live")])
+async def test_ten_thousand_sessions(tmp_path: Path, calls: bool, mode: Streaming) -> None:
+    number, streams = int(os.environ.get("TUGLINE_TEST_SESSIONS", "10000")), mode == "live"
+    async with control(tmp_path, [{"settings": {"repeat": True}}, {"text": "hello"}], streaming=mode) as c:
+        await lives(c, 1000, calls=calls, streams=streams)
+        before, after = await measure(c, number, calls=calls, groups=0, streams=streams)
         print({k: (before.get(k, 0), v) for k, v in after.items() if v != before.get(k, 0)})
         grown = (after["rss"] - before["rss"]) / number
         assert grown < 2048, f"{grown:.0f} bytes per session"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -31,6 +32,9 @@ PNG = bytes.fromhex(
     "a5f645400000000049454e44ae426082"
 )
 """One transparent pixel."""
+Streaming = Literal["buffered", "live"]
+STREAMING: Streaming = "live" if os.environ.get("TUGLINE_TEST_STREAMING") == "live" else "buffered"
+"""The mode of every gateway that a test does not ask another of."""
 
 
 @dataclass
@@ -90,7 +94,7 @@ async def wire(
     timing: Timing = Timing(),
     max_body: int = 1 << 20,
     host: str = "127.0.0.1",
-    streaming: Literal["buffered", "live"] = "buffered",
+    streaming: Streaming = STREAMING,
     engine: Callable[[Engine], Engine] = lambda engine: engine,
 ) -> AsyncIterator[Wire]:
     """A running gateway on a TCP port. `engine`: puts something around the scripted engine."""

@@ -546,6 +546,8 @@ class SessionCalls:
     sampled_tokens: int
     engine_failures: int
     last_error: str | None
+    other_turns: int = 0
+    """Turns of engines that are not the policy; `turns` has the policy's alone."""
 
 
 class SessionGate(Protocol):

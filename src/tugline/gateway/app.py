@@ -15,7 +15,8 @@ import zstandard
 from tugline.core.contracts import Dialect, Route
 from tugline.core.errors import BadRequest, Forbidden, NotFound, Overloaded, TooLarge, TuglineError
 from tugline.gateway.connection import Connection, Receive, Send
-from tugline.gateway.delivery import Delivery, Incoming
+from tugline.gateway.delivery import Delivery
+from tugline.gateway.incoming import Incoming
 from tugline.gateway.receipt import line_of
 from tugline.gateway.secrets import SecretTable
 from tugline.gateway.session import OpenSession

@@ -10,24 +10,38 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tugline.core.columns import count
 from tugline.core.contracts import Dialect, RoleRule
-from tugline.core.errors import BadRequest, EngineError, Forbidden, StoreError, TuglineError, boundary, describe
+from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
 from tugline.core.items import Pending, Reply, Request
 from tugline.core.roles import first_hint
 from tugline.core.turn import CallOutcome
-from tugline.dialects.wire import HALF_SURROGATE, whole_characters
 from tugline.forest.attach import Attachment
 from tugline.forest.retries import Join, Replay
 from tugline.forest.roles import Place, place
 from tugline.gateway.admission import check_length, check_request, engine_for
 from tugline.gateway.connection import Connection
-from tugline.gateway.exchange import Deps, Inbound, Produced, make_prompt, outcome_of, produce, side_record
-from tugline.gateway.live import Feed, Follower, Live
+from tugline.gateway.exchange import (
+    Deps,
+    Inbound,
+    Produced,
+    end_of,
+    log_failure,
+    make_prompt,
+    produce,
+    session_ended,
+    side_record,
+    tally,
+)
+from tugline.gateway.incoming import Incoming, decoded
+from tugline.gateway.live import Follower, Live
+from tugline.gateway.receipt import PATIENCE
+from tugline.gateway.running import Running
 from tugline.gateway.session import Lane, OpenSession, continued
 
 BIG_BODY = 64 * 1024
@@ -42,40 +56,6 @@ class Timing:
     keepalive: float = 5.0
     grace: float = 10.0
     live: bool = False
-
-
-class Running:
-    """A generation under way and how many calls want it: those whose client is there, or left less than the grace
-    ago. `call_id` is the call that began it."""
-
-    def __init__(
-        self,
-        call_id: str,
-        task: asyncio.Task[Produced],
-        admitted: asyncio.Event,
-        pending: Pending,
-        feed: Feed | None,
-    ) -> None:
-        self.call_id = call_id
-        self.feed = feed
-        self.task = task
-        self.admitted = admitted
-        self.pending = pending
-        self.wanted = 0
-        self.conns: list[Connection] = []
-        """Those that wait, or waited, for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """What arrived on a connection, before it is read."""
-
-    dialect: Dialect
-    path: str
-    params: dict[str, str]
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Names in lower case."""
 
 
 class Delivery:
@@ -108,11 +88,15 @@ class Delivery:
         pending = Pending(new_id("turn").removeprefix("turn_"), request.model, int(started), request)
         call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane, placed)
         self._deps.metrics.running.inc()
+        serving = asyncio.current_task()
+        if serving is not None:
+            session.serving.add(serving)
         watcher = asyncio.ensure_future(conn.watch())
         try:
             await self._answer(session, call, placed.attached, conn)
         finally:
             watcher.cancel()
+            session.serving.discard(serving)
             self._deps.metrics.running.dec()
 
     def forget(self, session: OpenSession) -> None:
@@ -148,10 +132,10 @@ class Delivery:
     async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Lane, Request, Place]:
         begun = time.perf_counter()
         if len(incoming.body) <= BIG_BODY:
-            read = self._placed(session, incoming, _decoded(incoming))
+            read = self._placed(session, incoming, decoded(incoming))
         else:
             loop = asyncio.get_running_loop()
-            request = await loop.run_in_executor(self._deps.pool, _decoded, incoming)
+            request = await loop.run_in_executor(self._deps.pool, decoded, incoming)
             read = await loop.run_in_executor(self._deps.pool, self._placed, session, incoming, request)
         self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
         if session.closing:  # before its body had come, or while it was decoded
@@ -183,28 +167,48 @@ class Delivery:
                 self._expect(session, (call, CallOutcome.REPLAYED), attached, (verdict.turn_id, reply), conn)
             return
         running = self._running.get(verdict.call_id) if isinstance(verdict, Join) else None
-        joined = running is not None
-        if running is None:
+        if running is None or running.task.cancelling():
             running = self._begin(session, call, attached)
         feed = running.feed if call.request.options.stream else None
         follower = Follower(feed, call.dialect, running.pending, conn)
+        session.sending[call.call_id] = partial(self._give_up, session, call, running, attached)
         try:
             produced = await self._wait(running, attached, call, conn, follower)
         except (TuglineError, asyncio.CancelledError) as err:
             lane.retries.failed(attached.fingerprint, running.call_id)
-            shown = err if isinstance(err, TuglineError) else Forbidden("the session ended while the call was running")
-            self._count(session, call.dialect, outcome_of(shown))
+            shown = err if isinstance(err, TuglineError) else session_ended()
+            if session.sending.pop(call.call_id, None) is not None:
+                await self._failed(session, call, running, err)
             await self._refuse(conn, call.dialect, shown, running.pending)
             if isinstance(err, asyncio.CancelledError) and not running.task.done():
                 raise
             return
         delivered = await self._send(conn, call, produced.reply, follower)
-        await self._settle(session, (call, running.call_id), attached, produced, delivered=delivered)
-        if joined:
-            await self._note(session, call, produced, CallOutcome.COALESCED if delivered else CallOutcome.UNDELIVERED)
+        if session.sending.pop(call.call_id, None) is None:
+            return
+        good = CallOutcome.ANSWERED if call.call_id == running.call_id else CallOutcome.COALESCED
+        outcome = good if delivered else CallOutcome.UNDELIVERED
+        await self._settle(session, (call, running.call_id), attached, produced, outcome)
         if delivered:
-            turn = (produced.turn.turn_id, produced.reply)
-            self._expect(session, (call, CallOutcome.ANSWERED), attached, turn, conn)
+            self._expect(session, (call, good), attached, (produced.turn.turn_id, produced.reply), conn)
+
+    async def _failed(
+        self, session: OpenSession, call: Inbound, running: Running, err: TuglineError | asyncio.CancelledError
+    ) -> None:
+        """Count and record a call that had joined another: that one is, where it failed."""
+        if call.call_id != running.call_id:
+            await log_failure(session, call, self._lanes[call.lane.engine], end_of(session, err))
+
+    async def _give_up(self, session: OpenSession, call: Inbound, running: Running, attached: Attachment) -> None:
+        """The session ends before this call's client has taken what there was for it."""
+        try:
+            produced = running.task.result()
+        except asyncio.InvalidStateError:
+            return
+        except (TuglineError, asyncio.CancelledError) as err:
+            await self._failed(session, call, running, err)
+            return
+        await self._settle(session, (call, running.call_id), attached, produced, CallOutcome.UNDELIVERED)
 
     def _expect(
         self,
@@ -222,7 +226,7 @@ class Delivery:
             forest = call.lane.forest
             if forest.children(turn_id):
                 return
-            self._deps.metrics.revoked.inc()
+            self._deps.metrics.revoked.labels(call.dialect.name, outcome.value).inc()
             session.recount(outcome)
             marking = asyncio.ensure_future(self._mark_undelivered(call.call_id))
             self._marking.add(marking)
@@ -240,7 +244,12 @@ class Delivery:
             await self._deps.log.mark(call_id, CallOutcome.UNDELIVERED)
 
     async def settled(self, session: OpenSession) -> None:
-        """What became of each reply of a session that ends is known and recorded when this returns."""
+        """What became of each call and reply of a session that ends is known and recorded when this returns."""
+        if session.serving:
+            await asyncio.wait(set(session.serving), timeout=PATIENCE)
+        while session.sending:  # clients that do not read on
+            _, give_up = session.sending.popitem()
+            await give_up()
         await session.receipts.end()
         if self._marking:
             await asyncio.wait(set(self._marking))
@@ -330,13 +339,12 @@ class Delivery:
         calls: tuple[Inbound, str],
         attached: Attachment,
         produced: Produced,
-        *,
-        delivered: bool,
+        outcome: CallOutcome,
     ) -> None:
-        """`calls`: the call answered here and the id of the one that began the generation."""
+        """`calls`: the call that ends here so, and the id of the one that began the generation."""
         (call, begun_by), turn_id = calls, produced.turn.turn_id
-        self._count(session, call.dialect, CallOutcome.ANSWERED if delivered else CallOutcome.UNDELIVERED)
-        if delivered:
+        tally(session, call, self._deps.metrics, outcome)
+        if outcome is not CallOutcome.UNDELIVERED:
             call.lane.retries.delivered(attached.fingerprint, turn_id, begun_by)
             call.lane.forest.mark_delivered(turn_id)
             self._replies.pop(turn_id, None)
@@ -344,22 +352,27 @@ class Delivery:
             call.lane.retries.undelivered(attached.fingerprint, turn_id, begun_by)
             if not session.closing:  # else nobody would come for it, and nobody drop it
                 self._replies[turn_id] = produced.reply
-            if not call.lane.forest.delivered(turn_id):
-                await self._mark_undelivered(produced.record.call_id)
+        if call.call_id != begun_by:
+            with contextlib.suppress(StoreError):
+                await self._deps.log.commit(side_record(session, call, turn_id, outcome), None)
+        elif outcome is CallOutcome.UNDELIVERED:
+            await self._mark_undelivered(call.call_id)
 
     async def _replay(self, session: OpenSession, call: Inbound, turn_id: str, conn: Connection) -> bool:
-        delivered = await self._send(conn, call, self._replies[turn_id])
-        record = side_record(session, call, turn_id, CallOutcome.REPLAYED if delivered else CallOutcome.UNDELIVERED)
-        with contextlib.suppress(StoreError):
-            await self._deps.log.commit(record, None)
-        self._count(session, call.dialect, record.outcome)
-        if delivered:
-            self._replies.pop(turn_id, None)
-        return delivered
+        async def settle(delivered: bool) -> None:
+            outcome = CallOutcome.REPLAYED if delivered else CallOutcome.UNDELIVERED
+            tally(session, call, self._deps.metrics, outcome)
+            if delivered:
+                self._replies.pop(turn_id, None)
+            with contextlib.suppress(StoreError):
+                await self._deps.log.commit(side_record(session, call, turn_id, outcome), None)
 
-    async def _note(self, session: OpenSession, call: Inbound, produced: Produced, outcome: CallOutcome) -> None:
-        with contextlib.suppress(StoreError):
-            await self._deps.log.commit(side_record(session, call, produced.turn.turn_id, outcome), None)
+        session.sending[call.call_id] = partial(settle, False)
+        delivered = await self._send(conn, call, self._replies[turn_id])
+        if session.sending.pop(call.call_id, None) is None:
+            return False
+        await settle(delivered)
+        return delivered
 
     async def _refuse(
         self, conn: Connection, dialect: Dialect, err: TuglineError, pending: Pending | None = None
@@ -378,21 +391,7 @@ class Delivery:
 
     def _count(self, session: OpenSession, dialect: Dialect, outcome: CallOutcome) -> None:
         session.count(outcome)
-        self._deps.metrics.calls.labels(dialect.name, outcome.value).inc()
-
-
-def _decoded(incoming: Incoming) -> Request:
-    """The request. Half surrogates, which cut strings of JavaScript programs end with, become U+FFFD and are named."""
-    try:
-        return incoming.dialect.decode(incoming.body, incoming.params)
-    except BadRequest as err:
-        if err.detail_code != HALF_SURROGATE:
-            raise
-        mended = whole_characters(incoming.body)
-        if mended == incoming.body:
-            raise
-        request = incoming.dialect.decode(mended, incoming.params)
-        return replace(request, ignored=(*request.ignored, HALF_SURROGATE))
+        self._deps.metrics.call(dialect.name, outcome)
 
 
 def _stream_headers(dialect: Dialect) -> dict[str, str]:

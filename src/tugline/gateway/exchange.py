@@ -19,7 +19,7 @@ import msgspec
 
 from tugline.core.columns import Ids, concat, count, last, take
 from tugline.core.contracts import CallLog, Dialect, Engine, EngineInfo, Generation, Sample
-from tugline.core.errors import EngineError, StoreError, TuglineError, boundary, describe
+from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.items import Options, Pending, Reply, Request, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
 from tugline.forest.check import check_sample
@@ -130,13 +130,13 @@ async def produce(
             return await _steps(session, call, attached, deps, admitted, feed)
     except CommittedButGone:
         raise
-    except asyncio.CancelledError:
-        await _log_failure(session, call, deps, End(CallOutcome.UNDELIVERED, 499, error="the client was gone"))
+    except asyncio.CancelledError as gone:
+        await log_failure(session, call, deps, end_of(session, gone))
         raise
     except TuglineError as err:
         if err.__cause__ is not None and type(err) is TuglineError:
             _log.error("call %s failed", call.call_id, exc_info=err)
-        await _log_failure(session, call, deps, End(outcome_of(err), err.status, error=describe(err)))
+        await log_failure(session, call, deps, end_of(session, err))
         raise
 
 
@@ -161,25 +161,28 @@ async def _steps(
     drawn = Sampled(taken, parsed, sampling, spelled)
     turn, reply = _make_turn(session, call, prompt, drawn, deps.engine.info)
     record = _record(session, call, End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref))
-    await _commit(session, call.lane, record, turn, deps)
+    await _commit(session, call, record, turn, deps)
     _measure(deps.metrics, turn)
     return Produced(reply, turn, record)
 
 
-async def _commit(session: OpenSession, lane: Lane, record: CallRecord, turn: Turn, deps: Deps) -> None:
+async def _commit(session: OpenSession, call: Inbound, record: CallRecord, turn: Turn, deps: Deps) -> None:
     """Make the call durable, then part of the forest. Cancelled in between, the turn stays, marked undelivered."""
+    forest = call.lane.forest
     writing = asyncio.ensure_future(deps.log.commit(record, turn))
     try:
         await asyncio.shield(writing)
     except asyncio.CancelledError:
         await asyncio.wait({writing})
         if writing.exception() is None:
-            lane.forest.commit(turn)
+            forest.commit(turn)
+            session.grew(turn)
+            tally(session, call, deps.metrics, CallOutcome.UNDELIVERED)
             with contextlib.suppress(StoreError):
                 await deps.log.mark(record.call_id, CallOutcome.UNDELIVERED)
             raise CommittedButGone from None
         raise
-    lane.forest.commit(turn)
+    forest.commit(turn)
     session.grew(turn)
 
 
@@ -300,8 +303,30 @@ def outcome_of(err: TuglineError) -> CallOutcome:
     return CallOutcome.STORE_FAILED if isinstance(err, StoreError) else CallOutcome.REJECTED
 
 
-async def _log_failure(session: OpenSession, call: Inbound, deps: Deps, end: End) -> None:
-    """Record a call that gave no turn. A store that fails here has already failed the call in the harness's sight."""
+def session_ended() -> Forbidden:
+    """What a call is told that runs when its session ends."""
+    return Forbidden("the session ended while the call was running")
+
+
+def end_of(session: OpenSession, err: TuglineError | asyncio.CancelledError) -> End:
+    """How a call ends that gives no turn. Cancelled: its session has ended, or nobody waits for it."""
+    if isinstance(err, asyncio.CancelledError):
+        if not session.closing:
+            return End(CallOutcome.UNDELIVERED, 499, error="the client was gone")
+        err = session_ended()
+    return End(outcome_of(err), err.status, error=describe(err))
+
+
+def tally(session: OpenSession, call: Inbound, metrics: Metrics, outcome: CallOutcome) -> None:
+    """Count a call, once it has ended: here what its record says."""
+    session.count(outcome)
+    metrics.call(call.dialect.name, outcome)
+
+
+async def log_failure(session: OpenSession, call: Inbound, deps: Deps, end: End) -> None:
+    """Count and record a call that gave no turn. A store that fails here has already failed the call in the harness's
+    sight."""
+    tally(session, call, deps.metrics, end.outcome)
     session.last_error = end.error
     if end.outcome is CallOutcome.ENGINE_FAILED:
         session.engine_failures += 1

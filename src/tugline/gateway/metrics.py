@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from tugline.core.turn import CallOutcome
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
@@ -15,7 +17,10 @@ class Metrics:
         self.calls = Counter("tugline_calls", "Calls by outcome.", ["dialect", "outcome"], registry=self.registry)
         self.drift = Counter("tugline_drift", "Drift reasons.", ["reason"], registry=self.registry)
         self.revoked = Counter(
-            "tugline_calls_revoked", "Answered calls whose client had not read the reply.", registry=self.registry
+            "tugline_calls_revoked",
+            "Calls counted under this outcome whose client had not read the reply: they are undelivered.",
+            ["dialect", "outcome"],
+            registry=self.registry,
         )
         self.live = Counter(
             "tugline_live",
@@ -32,6 +37,10 @@ class Metrics:
         self.loop_lag = Histogram(
             "tugline_loop_lag_seconds", "Event-loop lag, sampled.", buckets=_SECONDS, registry=self.registry
         )
+
+    def call(self, dialect: str, outcome: CallOutcome) -> None:
+        """A call has ended."""
+        self.calls.labels(dialect, outcome.value).inc()
 
     def text(self) -> bytes:
         """Prometheus exposition."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import dropwhile, takewhile
 
 from tugline.core.contracts import Policy, SessionCalls
@@ -39,11 +39,16 @@ class OpenSession:
         self.lanes = lanes
         ours = lanes[""].forest.turns
         self.spent = Spent(len(ours), sum(len(t.sampled) // 4 for t in ours.values()))
+        self.other_turns = sum(len(lane.forest.turns) for name, lane in lanes.items() if name)
         self.calls: Counter[str] = Counter()
         self.engine_failures = 0
         self.last_error: str | None = None
         self.tasks: set[asyncio.Task[object]] = set()
         self.receipts = Receipts()
+        self.serving: set[asyncio.Task[object]] = set()
+        """Those of calls whose answer is not settled."""
+        self.sending: dict[str, Callable[[], Awaitable[None]]] = {}
+        """What settles each of them as undelivered, should the session end first."""
         self.closing = False
         self.held = 0
         """Bytes of request bodies being read or answered."""
@@ -63,6 +68,7 @@ class OpenSession:
     def grew(self, turn: Turn) -> None:
         """Account for a committed turn. Budgets are the policy's."""
         if turn.engine:
+            self.other_turns += 1
             return
         self.spent = Spent(self.spent.turns + 1, self.spent.sampled_tokens + len(turn.sampled) // 4)
 
@@ -85,6 +91,7 @@ class OpenSession:
             sampled_tokens=self.spent.sampled_tokens,
             engine_failures=self.engine_failures,
             last_error=self.last_error,
+            other_turns=self.other_turns,
         )
 
 

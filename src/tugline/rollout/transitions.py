@@ -45,8 +45,7 @@ def told_end(outcome: Outcome, reason: str | None, calls: SessionCalls) -> Agent
     """The end of an agent that somebody else ran and tells us about; attributed like that of our own agents."""
     if FAILURE_OF[outcome] is Failure.INFRA:
         return AgentEnd(outcome, judge=False, reason=reason)
-    # turns of other engines are calls that were answered; `turns` counts the policy's
-    if calls.turns == 0 and not any(calls.calls.get(o.value) for o in (CallOutcome.ANSWERED, CallOutcome.UNDELIVERED)):
+    if calls.turns + calls.other_turns == 0 and not calls.calls.get(CallOutcome.ANSWERED.value):
         said = reason or calls.last_error or "the agent made no call"
         return AgentEnd(Outcome.ENGINE_FAILED, judge=False, reason=f"no model turn was sampled: {said}"[:500])
     if outcome is Outcome.AGENT_FAILED and calls.engine_failures and calls.last_error:
