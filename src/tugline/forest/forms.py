@@ -31,14 +31,16 @@ class Main:
 def without_tools(request: Request, main: Main) -> Literal["main", "compaction", "auxiliary"]:
     """The role of a root without tools in a session that has them.
 
-    A wish for a summary of the conversation makes it a compaction, and so does the conversation with an instruction
-    behind it. With results behind it, under its own system text, it goes on without tools. What is to be JSON or
-    quotes single words is a side job.
+    What is to be JSON is a side job. A wish for a summary of the conversation makes it a compaction, and so does the
+    conversation with an instruction behind it. With results behind it, under its own system text, it goes on without
+    tools. What quotes single words of it is a side job.
     """
+    if request.options.output is not None:
+        return "auxiliary"
     own = _same_agent(request.items, main.roots)
     if quotes.asks_for_summary(request.items, systems=not own):
         return "compaction"
-    if request.options.output is not None or quotes.asks_for_title(request.items):
+    if quotes.asks_for_title(request.items):
         return "auxiliary"
     if any(isinstance(item, Assistant) for item in request.items):
         goes_on = own and isinstance(request.items[-1], ToolResult) and quotes.repeats(request.items, main.turns)

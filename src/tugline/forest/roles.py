@@ -158,11 +158,12 @@ def _behind(summary: Turn, role: Role | None, scene: _Scene, attached: Attachmen
 
 
 def _kept(turns: Mapping[str, Turn], turn: Turn) -> Role:
-    """The role that goes on behind a turn. Behind a compaction inside a conversation, that of the conversation."""
+    """The role that goes on behind a turn. Behind a compaction or a side job inside a conversation, that of the
+    conversation."""
     at: Turn | None = turn
-    while at is not None and at.role == "compaction":
+    while at is not None and at.role in ("compaction", "auxiliary"):
         at = turns.get(at.parent) if at.parent else None
-    return "compaction" if at is None else at.role
+    return turn.role if at is None else at.role
 
 
 def _summed_up(turns: Mapping[str, Turn], summary: Turn) -> Role:

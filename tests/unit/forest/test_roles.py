@@ -139,6 +139,25 @@ def test_a_check_that_must_answer_in_json_is_a_side_job_whatever_it_carries() ->
     assert (placed.role, placed.attached.root_reason) == ("auxiliary", "root_aux")
 
 
+def test_a_name_that_is_to_be_json_is_a_side_job_though_it_is_told_the_conversation() -> None:
+    talk = Talk()
+    begun(talk)
+    flat = "[User] Make a file that greets the reader. [Assistant] I look first at what there is."
+    asked = Request("any", NONE, (System("Summarize the conversation in a name."), user(flat)), Options(output="json"))
+    placed = place(talk.forest, asked, talk.forest.attach(asked))
+    assert placed.role == "auxiliary"
+
+
+def test_what_goes_on_behind_a_side_job_inside_the_conversation_is_main() -> None:
+    talk = Talk()
+    history = begun(talk)
+    aside = [*history, user("By the way: what is a heron?")]
+    turn = talk.ask(aside, say("A bird."), Hint("auxiliary", ""))
+    assert (turn.parent, turn.role, turn.links) == ("turn_0", "auxiliary", (("aux_of", "turn_0"),))
+    assert talk.ask([*aside, say("A bird."), user("Go on.")], say("Done.")).role == "main"
+    assert talk.ask([*history, user("Go on.")], say("Done.")).role == "main"
+
+
 def test_the_last_answer_without_tools_is_main() -> None:
     """Nothing is asked for behind the results: the conversation goes on, whatever its task and rules speak of."""
     rules = System("You are a worker. Keep a summary of the conversation in mind.")

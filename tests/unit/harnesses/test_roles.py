@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tugline.core.items import Assistant, Head, Item, Options, Request, System, Tool, UserText
 from tugline.core.roles import MAX_THREAD, NO_HINT, Hint, first_hint
-from tugline.harnesses.roles import RULES, claude_code, opencode, pi, qwen_code, terminus
+from tugline.harnesses.roles import RULES, aider, claude_code, opencode, pi, qwen_code, terminus
 from tugline.harnesses.roles.marks import Opening
 
 BASH = Tool("bash", "{}")
@@ -48,6 +48,23 @@ def test_checks_of_claude_codes_hooks_are_side_jobs(monkeypatch: pytest.MonkeyPa
     assert hint(CLAUDE, ask(*front, LOOK)) == Hint("auxiliary", "S")
     assert hint(CLAUDE, ask(*front, LOOK, Assistant("a"), LOOK)) == Hint("auxiliary", "S")
     assert hint(CLAUDE, ask(*front[:2], LOOK, UserText("You judge."))) == Hint(None, "S")
+
+
+def test_what_claude_code_is_asked_by_the_way_is_a_side_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claude_code, "RECAP", Opening.of("Recap this"))
+    monkeypatch.setattr(claude_code, "ASIDE", "<reminder>By the way")
+    for words in ("Recap this in a line.", "Count them.\n<reminder>By the way</reminder>\nwhat is a heron?"):
+        assert hint(CLAUDE, ask(LOOK, Assistant("a"), UserText(words))) == Hint("auxiliary", "S")
+        assert hint(CLAUDE, ask(LOOK, Assistant("a"), UserText(words), UserText("Go on."))) == Hint(None, "S")
+
+
+def test_aider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aider, "SUMMARY", Opening.of("I sum up talks"))
+    monkeypatch.setattr(aider, "COMMIT", Opening.of("I name changes"))
+    assert hint({}, ask(System("I sum up talks."), LOOK, tools=())) == Hint("compaction")
+    assert hint({}, ask(System("I name changes."), LOOK, tools=())) == Hint("auxiliary")
+    assert hint({}, ask(System("I write code."), LOOK, tools=())) == NO_HINT
+    assert hint({}, ask(System("I sum up talks."), LOOK)) == NO_HINT
 
 
 ABOUT = "x-codex-turn-metadata"

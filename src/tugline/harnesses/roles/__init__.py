@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tugline.core.contracts import RoleRule
 from tugline.harnesses.roles import (
+    aider,
     claude_code,
     codex,
     gemini_cli,
@@ -27,5 +28,6 @@ RULES: tuple[RoleRule, ...] = (
     pi.rule,
     openhands.rule,
     terminus.rule,
+    aider.rule,
 )
 """Asked in this order; the first that knows a request decides."""

@@ -1,5 +1,5 @@
-"""Terminus-2: one conversation without tools. The calls of a summary are known by how they begin; where a session's
-name is sent, they may have names made of it."""
+"""Terminus-2: one conversation without tools. The calls of a summary are known by how they begin, or by a name made of
+their session's."""
 
 from __future__ import annotations
 
