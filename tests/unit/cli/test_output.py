@@ -53,7 +53,7 @@ def explained(console: Console) -> None:
     nearest = Nearest(EVIL, 1, 2, parting, (EVIL,))
     edited = (Edited(None, (), (), EVIL), Edited("t", (EVIL,), (Difference(EVIL, EVIL, "x"),), ""))
     place = Place(EVIL, EVIL, 0, EVIL, (EVIL,), (EVIL,), edited, nearest, (EVIL,))
-    prompt = Prompt(1, 0, 1, (1,), EVIL, EVIL, True, (Deviation("special", 0, EVIL, "x"),), EVIL)
+    prompt = Prompt(1, 0, 1, (1,), EVIL, EVIL, None, True, (Deviation("special", 0, EVIL, "x"),), EVIL)
     sampled = Sampled(1, (1,), EVIL, EVIL, -1.0, -1.0, -1.0, EVIL, 0, ((0, 1),), EVIL)
     found = Explanation(call, "t", EVIL, EVIL, EVIL, ((EVIL, EVIL),), place, prompt, sampled)
     explain.show(console, found)
