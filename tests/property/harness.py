@@ -264,7 +264,7 @@ class Rig:
         ended = Ended(SessionKey(SESSION, "g", "t", 0), Outcome.COMPLETED, 1.0)
         made = make_trajectory(ended, turns, calls)
         await self.store.put_session(ended)
-        await self.store.put_traces(SESSION, made.traces)
+        await self.store.put_trajectory(made)
         return prove_run(self.store, JournalIndex(self.run / "engine").get), made
 
     async def stop(self) -> None:

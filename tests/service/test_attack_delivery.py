@@ -45,7 +45,7 @@ async def test_a_generation_that_every_joined_client_left_is_aborted(tmp_path: P
         async with asyncio.timeout(5):
             while not (calls := list(kit.store.iter_calls("ses_a"))):
                 await asyncio.sleep(0.02)
-        assert [c.outcome for c in calls] == [CallOutcome.UNDELIVERED]
+        assert {c.outcome for c in calls} == {CallOutcome.UNDELIVERED}  # one record, or both by now
         assert list(kit.store.iter_turns("ses_a")) == []
 
 

@@ -61,7 +61,7 @@ class Wire:
             ended = Ended(SessionKey(name, f"grp_{name}", "task", 0), Outcome.COMPLETED, 1.0)
             await self.store.put_session(ended)
             calls = list(self.store.iter_calls(name))
-            await self.store.put_traces(name, make_trajectory(ended, self.turns(name), calls).traces)
+            await self.store.put_trajectory(make_trajectory(ended, self.turns(name), calls))
         return prove_run(self.store, JournalIndex(self.run / "engine").get)
 
 

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from tugline.core.errors import BadRequest, ConfigError, TaskError, TuglineError
 
 OK, FAILED, USAGE = 0, 1, 2
 
 
+def printable(text: str) -> str:
+    """The text with what a terminal would obey, or show nothing of, as escapes: agents and models wrote much of it."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+class _Plain(Console):
+    """Shows every text as it is: no control sequence, no `:name:` that becomes a picture."""
+
+    def render_str(self, text: str, *args: Any, **options: Any) -> Text:
+        return super().render_str(printable(text), *args, **options)
+
+
 def console() -> Console:
     """Where people read. stdout stays clean for --json."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _Plain(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def emit(value: object) -> None:
@@ -43,7 +58,7 @@ def fail(err: TuglineError, *, as_json: bool) -> NoReturn:
 def table(rows: Mapping[str, object]) -> str:
     """Two aligned columns."""
     width = max((len(k) for k in rows), default=0)
-    return "\n".join(f"  {k.ljust(width)}  {v}" for k, v in rows.items())
+    return "\n".join(f"  {k.ljust(width)}  {printable(str(v))}" for k, v in rows.items())
 
 
 def _escape(text: str) -> str:

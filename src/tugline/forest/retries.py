@@ -79,6 +79,24 @@ class RetryBook:
         """A generation has started for this request."""
         self._entries.setdefault(fingerprint, _Entry()).running[call_id] = False
 
+    def join(self, fingerprint: bytes, call_id: str) -> None:
+        """A client waits for a running call again: who asks the same now wants another sample."""
+        entry = self._entries.get(fingerprint)
+        if entry is not None and call_id in entry.running:
+            entry.running[call_id] = False
+
+    def take(self, fingerprint: bytes) -> None:
+        """The undelivered reply is being sent again. `delivered` or `give_back` follows."""
+        entry = self._entries.get(fingerprint)
+        if entry is not None:
+            entry.undelivered = None
+
+    def give_back(self, fingerprint: bytes, turn_id: str) -> None:
+        """A reply that was taken has not been delivered."""
+        entry = self._entries.get(fingerprint)
+        if entry is not None and turn_id not in entry.delivered:
+            entry.undelivered = entry.undelivered or turn_id
+
     def runs(self, fingerprint: bytes, call_id: str) -> bool:
         """Whether this call runs for this request."""
         entry = self._entries.get(fingerprint)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,20 +42,11 @@ from tugline.gateway.incoming import Incoming, decoded
 from tugline.gateway.live import Follower, Live
 from tugline.gateway.receipt import PATIENCE
 from tugline.gateway.running import Running
+from tugline.gateway.running import Timing as Timing
 from tugline.gateway.session import Lane, OpenSession, continued
 
 BIG_BODY = 64 * 1024
 """Larger bodies are decoded and attached off the loop: thousands of small items cost 20 ms."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds. `keepalive`: silence before a stream is opened, and between its pings. `grace`: how long a generation
-    goes on after its client has left. `live`: streams show replies while they are sampled."""
-
-    keepalive: float = 5.0
-    grace: float = 10.0
-    live: bool = False
 
 
 class Delivery:
@@ -161,16 +152,21 @@ class Delivery:
         verdict = lane.retries.decide(attached.fingerprint)
         if isinstance(verdict, Replay) and verdict.turn_id in self._replies:
             reply = self._replies[verdict.turn_id]
+            lane.retries.take(attached.fingerprint)  # whoever asks the same meanwhile wants another
             if await self._replay(session, call, verdict.turn_id, conn):
-                lane.retries.delivered(attached.fingerprint, verdict.turn_id)
+                lane.retries.delivered(attached.fingerprint, verdict.turn_id, call.call_id)
                 lane.forest.mark_delivered(verdict.turn_id)
                 self._expect(session, (call, CallOutcome.REPLAYED), attached, (verdict.turn_id, reply), conn)
+            else:
+                lane.retries.give_back(attached.fingerprint, verdict.turn_id)
             return
         running = self._running.get(verdict.call_id) if isinstance(verdict, Join) else None
         if running is None or running.task.cancelling():
             running = self._begin(session, call, attached)
+        else:
+            lane.retries.join(attached.fingerprint, running.call_id)
         feed = running.feed if call.request.options.stream else None
-        follower = Follower(feed, call.dialect, running.pending, conn)
+        follower = Follower(feed, call.dialect, replace(running.pending, request=call.request), conn)
         session.sending[call.call_id] = partial(self._give_up, session, call, running, attached)
         try:
             produced = await self._wait(running, attached, call, conn, follower)
@@ -312,9 +308,10 @@ class Delivery:
 
     async def _send(self, conn: Connection, call: Inbound, reply: Reply, follower: Follower | None = None) -> bool:
         """Send the reply, or what is left of it; False when the client had left before the last byte was handed over,
-        or has seen something else."""
+        or has seen something else. It is spelled as this call asked for it, whoever asked first."""
         if conn.gone.is_set():
             return False
+        reply = replace(reply, request=call.request)
         with contextlib.suppress(OSError):
             if not call.request.options.stream:
                 await conn.whole(200, {"content-type": "application/json"}, call.dialect.encode(reply))
@@ -350,7 +347,7 @@ class Delivery:
             self._replies.pop(turn_id, None)
         else:
             call.lane.retries.undelivered(attached.fingerprint, turn_id, begun_by)
-            if not session.closing:  # else nobody would come for it, and nobody drop it
+            if not session.closing and not call.lane.forest.delivered(turn_id):  # else nobody would come for it
                 self._replies[turn_id] = produced.reply
         if call.call_id != begun_by:
             with contextlib.suppress(StoreError):

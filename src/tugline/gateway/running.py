@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from tugline.core.items import Pending
 from tugline.gateway.connection import Connection
 from tugline.gateway.exchange import Produced
 from tugline.gateway.live import Feed
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. `keepalive`: silence before a stream is opened, and between its pings. `grace`: how long a generation
+    goes on after its client has left. `live`: streams show replies while they are sampled."""
+
+    keepalive: float = 5.0
+    grace: float = 10.0
+    live: bool = False
 
 
 class Running:

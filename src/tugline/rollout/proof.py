@@ -8,14 +8,22 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tugline.core.columns import Ids, concat, take
-from tugline.core.contracts import JournalEntry
+from tugline.core.contracts import JournalEntry, Verdict
 from tugline.core.errors import VerifyError
 from tugline.core.session import FAILURE_OF, Ended, Failure, SessionState
-from tugline.core.trace import Trace
+from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import CallRecord, Turn
 from tugline.trajectory.merge import linked, strategy_for
 from tugline.trajectory.rows import undelivered_turns
-from tugline.trajectory.verify import Finding, continuous, verify_masks, verify_trace, verify_turn
+from tugline.trajectory.verify import (
+    Finding,
+    continuous,
+    verify_labels,
+    verify_links,
+    verify_masks,
+    verify_trace,
+    verify_turn,
+)
 
 
 class Records(Protocol):
@@ -25,6 +33,8 @@ class Records(Protocol):
     def iter_calls(self, session_id: str) -> Iterable[CallRecord]: ...
     def iter_turns(self, session_id: str) -> Iterable[Turn]: ...
     def iter_traces(self, session_id: str) -> Iterable[Trace]: ...
+    def trajectory(self, session_id: str) -> Trajectory | None: ...
+    def verdict(self, session_id: str) -> Verdict | None: ...
 
 
 Journal = Callable[[str], JournalEntry | None]
@@ -106,12 +116,15 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
         if call.turn_id is not None and call.turn_id not in by_id:
             message = f"call {call.call_id} was answered by turn {call.turn_id}, which is not stored"
             proof.findings.append(_finding("missing_turn", session_id, message, call.call_id))
+    proof.findings.extend(verify_links(turns))
     try:
         traces = list(records.iter_traces(session_id))
+        whole, verdict = records.trajectory(session_id), records.verdict(session_id)
     except VerifyError as err:
         # rows are stored against their turns: a changed turn shows here too, after it was named above
         proof.findings.append(_finding("damaged_row", session_id, err.message))
         return
+    before, as_stored = len(proof.findings), turns
     if strategy_for(turns) == "merged":  # rows of such a session are paths of the tree that its ids alone give
         turns = list(linked(turns))
         by_id = {t.turn_id: t for t in turns}
@@ -126,9 +139,27 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
         proof.findings.extend(found)
     if isinstance(state, Ended):
         proof.findings.extend(verify_masks(traces, turns, undelivered_turns(turns, calls)))
+        if len(proof.findings) == before:  # else these would only say the same again
+            proof.findings.extend(_labels(state, as_stored, calls, whole, traces))
+        if verdict is not None and state.reward is not None and verdict.reward != state.reward:
+            message = f"the session's reward is {state.reward}, the verifier said {verdict.reward}"
+            proof.findings.append(_finding("reward", session_id, message))
         trainable = any(any(trace.loss_mask) for trace in traces) or any(turn.engine for turn in turns)
         if state.reward is not None and FAILURE_OF[state.outcome] is not Failure.INFRA and not trainable:
             proof.rewarded_without_tokens.append(session_id)
+
+
+def _labels(
+    state: Ended, turns: Sequence[Turn], calls: Sequence[CallRecord], whole: Trajectory | None, traces: Sequence[Trace]
+) -> list[Finding]:
+    session_id = state.key.session_id
+    if whole is None:
+        missing = _finding("missing_trajectory", session_id, "rows are stored, what they are trained with is not")
+        return [missing] if traces else []
+    try:
+        return verify_labels(whole, state, turns, undelivered_turns(turns, calls))
+    except VerifyError as err:
+        return [_finding("broken_path", session_id, err.message)]
 
 
 def _prove_turns(turns: Sequence[Turn], refs: dict[str, CallRecord], journal: Journal, proof: Proof) -> None:

@@ -6,22 +6,34 @@ A finding names what contradicts what, and the first token position at which it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import fsum
+from typing import get_args
 
 import numpy as np
 
-from tugline.core.columns import Floats, Ids, common_prefix, concat, count, take
+from tugline.core.columns import Floats, Ids, common_prefix, concat, count, floats_array, take
 from tugline.core.contracts import JournalEntry
 from tugline.core.errors import VerifyError
-from tugline.core.trace import Trace
-from tugline.core.turn import Turn
+from tugline.core.session import Ended
+from tugline.core.trace import Trace, Trajectory
+from tugline.core.turn import Link, Turn
+from tugline.trajectory.build import SessionFacts, build
+from tugline.trajectory.merge import strategy_for
 from tugline.trajectory.rows import Columns, drift_of, lay_out, level_of, path_to, why_untrained
 
 WEIGHT_SLACK = 1e-6
 """How far the weights of a session's rows may be from 1: they pass through a store."""
+
+SESSION_LABELS = ("session_id", "group_id", "outcome", "failure", "reward", "reward_parts", "untrained")
+"""Fields of a trajectory that its session's end and turns give."""
+
+ROW_LABELS = ("session_id", "group_id", "kind", "parent", "order", "sampling", "logprob_kind", "level", "links")
+"""Fields of a row that they give, besides its columns."""
+
+LINKS = frozenset(get_args(Link))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,10 @@ def verify_trace(trace: Trace, turns: Mapping[str, Turn]) -> list[Finding]:
         found.append(_row(trace, "row_labels", None, "drift or level are not the path's"))
     if any(turn.session_id != trace.session_id for turn in path):
         found.append(_row(trace, "row_labels", None, "the row's turns are another session's"))
+    values, mask = floats_array(trace.logprobs), np.frombuffer(trace.loss_mask, np.uint8)
+    if not found and len(values) == len(mask) and len(wrong := np.nonzero((mask != 0) & ~np.isfinite(values))[0]):
+        at = int(wrong[0])
+        found.append(_row(trace, "row_logprobs", at, f"token {at} is trained without a log-probability"))
     for turn_id in sorted(owned & turns.keys()):
         reason = turns[turn_id].untrainable
         if reason is not None:
@@ -147,6 +163,64 @@ def verify_masks(
     if traces and not found and abs(fsum(trace.loss_weight for trace in traces) - 1) > WEIGHT_SLACK:
         found.append(_row(traces[0], "loss_weight", None, "the weights of the session's rows do not add up to 1"))
     return found
+
+
+def verify_labels(
+    stored: Trajectory, state: Ended, turns: Sequence[Turn], undelivered: frozenset[str]
+) -> list[Finding]:
+    """What a session's rows are trained with besides their tokens: reward, group, weights, sampling, and how rows
+    belong to each other, compared with what its end and its turns give. Raises VerifyError for a broken path."""
+    facts = SessionFacts(
+        session_id=state.key.session_id,
+        group_id=state.key.group_id,
+        outcome=state.outcome,
+        reward=state.reward,
+        reward_parts=dict(state.reward_parts),
+        logprob_kind=stored.traces[0].logprob_kind if stored.traces else "processed",
+    )
+    fresh = build(facts, turns, undelivered, strategy_for(turns))
+    found = [
+        Finding(
+            "session_labels", facts.session_id, None, None, None, None, f"{name} of the rows is {ours!r}, not {own!r}"
+        )
+        for name, ours, own in _different(stored, fresh, SESSION_LABELS)
+    ]
+    rows = {trace.trace_id: trace for trace in fresh.traces}
+    for trace in stored.traces:
+        row = rows.pop(trace.trace_id, None)
+        if row is None:
+            found.append(_row(trace, "row_labels", None, "no turn ends such a row"))
+            continue
+        found += [
+            _row(trace, "row_labels", None, f"{name} is {ours!r}, where turns and session give {own!r}")
+            for name, ours, own in _different(trace, row, ROW_LABELS)
+        ]
+        if abs(trace.loss_weight - row.loss_weight) > WEIGHT_SLACK:
+            found.append(_row(trace, "loss_weight", None, f"the row weighs {trace.loss_weight}, not {row.loss_weight}"))
+    for trace_id in rows:
+        message = f"the row {trace_id} is missing"
+        found.append(Finding("row_labels", facts.session_id, None, None, trace_id, None, message))
+    return found
+
+
+def verify_links(turns: Sequence[Turn]) -> list[Finding]:
+    """Links of turns lead to turns of the session that came before, by names that are known."""
+    known: set[str] = set()
+    found: list[Finding] = []
+    for turn in turns:
+        for name, other in turn.links:
+            if name not in LINKS or other not in known:
+                message = f"turn {turn.turn_id}: its link {name} leads to {other}, which is no earlier turn"
+                found.append(Finding("bad_link", turn.session_id, None, turn.turn_id, None, None, message))
+        known.add(turn.turn_id)
+    return found
+
+
+def _different(stored: object, fresh: object, names: Sequence[str]) -> Iterator[tuple[str, object, object]]:
+    for name in names:
+        ours, own = getattr(stored, name), getattr(fresh, name)
+        if ours != own:
+            yield name, ours, own
 
 
 def continuous(trace: Trace, turns: Mapping[str, Turn]) -> bool:

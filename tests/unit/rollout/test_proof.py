@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tugline.core.contracts import JournalEntry
+from tugline.core.contracts import JournalEntry, Verdict
 from tugline.core.errors import VerifyError
 from tugline.core.session import Ended, Outcome, SessionKey, SessionState
-from tugline.core.trace import Trace
+from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import CallOutcome, CallRecord, Turn
 from tugline.rollout.proof import prove_run
 from tugline.trajectory.build import SessionFacts, build
@@ -25,7 +25,9 @@ class Run:
     calls: list[CallRecord]
     turns: list[Turn]
     traces: list[Trace]
+    whole: Trajectory | None
     journal: dict[str, JournalEntry] = field(default_factory=dict)
+    judged: Verdict | None = Verdict(1.0)
 
     def sessions(self) -> list[tuple[SessionState, float]]:
         return [(self.state, 0.0)]
@@ -38,6 +40,12 @@ class Run:
 
     def iter_traces(self, session_id: str) -> list[Trace]:
         return self.traces
+
+    def trajectory(self, session_id: str) -> Trajectory | None:
+        return None if self.whole is None else replace(self.whole, traces=tuple(self.traces))
+
+    def verdict(self, session_id: str) -> Verdict | None:
+        return self.judged
 
     def kinds(self) -> list[str]:
         return [f.kind for f in prove_run(self, self.journal.get).findings]
@@ -58,7 +66,7 @@ def honest() -> Run:
     made = build(SessionFacts("ses", "grp", Outcome.COMPLETED, 1.0), world.turns, frozenset())
     key = SessionKey("ses", "grp", "task", 0)
     journal = {t.turn_id: world.entry(t) for t in world.turns}
-    return Run(Ended(key, Outcome.COMPLETED, 1.0), calls, world.turns, list(made.traces), journal)
+    return Run(Ended(key, Outcome.COMPLETED, 1.0), calls, world.turns, list(made.traces), made, journal)
 
 
 def test_an_honest_run_is_proved() -> None:
@@ -136,7 +144,7 @@ def test_damage_that_the_store_or_the_journal_reports_is_a_finding() -> None:
         def iter_turns(self, session_id: str) -> list[Turn]:
             raise VerifyError("checksum")
 
-    broken = Broken(run.state, run.calls, run.turns, run.traces, run.journal)
+    broken = Broken(run.state, run.calls, run.turns, run.traces, run.whole, run.journal)
     assert broken.kinds() == ["damaged_record"]
 
 
