@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from service.sdk.agents import agent_class
 from service.sdk.base import Agent, Answer, Result
-from service.wire_kit import DIALECT_NAMES, NONCANONICAL, PNG, Wire, assert_exact, tokens, wire
+from service.wire_kit import DIALECT_NAMES, NONCANONICAL, PNG, Streaming, Wire, assert_exact, tokens, wire
 from tugline.core.errors import EngineError, Overloaded, StoreError
 from tugline.gateway.delivery import Timing
 
@@ -25,6 +25,10 @@ pytestmark = [  # the SDKs' own
 every_dialect = pytest.mark.parametrize("dialect", DIALECT_NAMES)
 both_clients = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+every_way = pytest.mark.parametrize(
+    ("stream", "mode"), [(False, "buffered"), (True, "buffered"), (True, "live")], ids=["whole", "streamed", "live"]
+)
+every_mode = pytest.mark.parametrize("mode", ["buffered", "live"])
 
 
 def step(text: str = "", *arguments: str, reasoning: str = "", finish: str = "stop") -> dict[str, Any]:
@@ -93,11 +97,13 @@ async def converse(talk: Agent, stream: bool) -> list[Answer]:
     return said
 
 
-@both_ways
+@every_way
 @both_clients
 @every_dialect
-async def test_ten_turns_are_exact_and_one_row(tmp_path: Path, dialect: str, asynchronous: bool, stream: bool) -> None:
-    async with wire(tmp_path, SCRIPT) as run:
+async def test_ten_turns_are_exact_and_one_row(
+    tmp_path: Path, dialect: str, asynchronous: bool, stream: bool, mode: Streaming
+) -> None:
+    async with wire(tmp_path, SCRIPT, streaming=mode) as run:
         access = await run.session()
         async with agent(dialect, run.gateway.url, access.secret, asynchronous=asynchronous) as talk:
             said = await converse(talk, stream)
@@ -110,13 +116,20 @@ async def test_ten_turns_are_exact_and_one_row(tmp_path: Path, dialect: str, asy
         assert {"media_omitted", "foreign_assistant"} <= {name for turn in turns for name in turn.drift}
         for turn in turns:
             assert turn.untrainable is None
+        live = run.gateway.metrics.live
+        shown = sum("text" in s and bool(s["text"].strip() or s["reasoning"].strip()) for s in SCRIPT[1:])
+        assert live.labels("live_shown")._value.get() == (shown if mode == "live" else 0)
+        assert live.labels("live_mismatch")._value.get() == 0
         assert_exact(await run.prove(), calls=10)
 
 
+@every_mode
 @every_dialect
-async def test_whole_and_streamed_calls_of_both_clients_share_one_conversation(tmp_path: Path, dialect: str) -> None:
+async def test_whole_and_streamed_calls_of_both_clients_share_one_conversation(
+    tmp_path: Path, dialect: str, mode: Streaming
+) -> None:
     """Four sessions at once, each with its own client and form; none disturbs another."""
-    async with wire(tmp_path, SCRIPT) as run:
+    async with wire(tmp_path, SCRIPT, streaming=mode) as run:
 
         async def one(name: str, asynchronous: bool, stream: bool) -> None:
             access = await run.session(name)
@@ -199,22 +212,35 @@ async def test_refusals_are_the_sdks_own(tmp_path: Path, dialect: str, asynchron
 class Failing:
     """Raises these, one per call, then works."""
 
-    def __init__(self, run: Wire, *errors: Exception) -> None:
-        self.errors, self.times, self.honest = list(errors), list[float](), run.engine.generate
-        run.engine.generate = self.generate  # type: ignore[method-assign]
+    def __init__(self, run: Wire, *errors: Exception, after: float = 0.0) -> None:
+        self.errors, self.times, self.after = list(errors), list[float](), after
+        engine: Any = run.engine
+        self.honest, self.streams = type(engine).generate.__get__(engine), type(engine).generate_stream.__get__(engine)
+        engine.generate, engine.generate_stream = self.generate, self.generate_stream
 
-    async def generate(self, request: Any) -> Any:
+    async def fail(self) -> None:
         self.times.append(time.monotonic())
         if self.errors:
+            await asyncio.sleep(self.after)
             raise self.errors.pop(0)
+
+    async def generate(self, request: Any) -> Any:
+        await self.fail()
         return await self.honest(request)
 
+    async def generate_stream(self, request: Any) -> AsyncGenerator[Any, None]:
+        await self.fail()
+        async for piece in self.streams(request):
+            yield piece
 
-@both_ways
+
+@every_way
 @both_clients
 @every_dialect
-async def test_failures_are_the_sdks_own(tmp_path: Path, dialect: str, asynchronous: bool, stream: bool) -> None:
-    async with wire(tmp_path, SCRIPT) as run:
+async def test_failures_are_the_sdks_own(
+    tmp_path: Path, dialect: str, asynchronous: bool, stream: bool, mode: Streaming
+) -> None:
+    async with wire(tmp_path, SCRIPT, streaming=mode) as run:
         access = await run.session()
         async with agent(dialect, run.gateway.url, access.secret, asynchronous=asynchronous) as talk:
             talk.user("x")
@@ -250,31 +276,30 @@ async def test_the_sdk_waits_as_long_as_it_is_told(tmp_path: Path, dialect: str,
         assert_exact(await run.prove(), calls=1)
 
 
+@every_mode
 @both_clients
 @every_dialect
-async def test_an_error_behind_keepalives_is_an_error(tmp_path: Path, dialect: str, asynchronous: bool) -> None:
-    async with wire(tmp_path, SCRIPT, timing=Timing(keepalive=0.05)) as run:
+async def test_an_error_behind_keepalives_is_an_error(
+    tmp_path: Path, dialect: str, asynchronous: bool, mode: Streaming
+) -> None:
+    async with wire(tmp_path, SCRIPT, timing=Timing(keepalive=0.05), streaming=mode) as run:
         access = await run.session()
         async with agent(dialect, run.gateway.url, access.secret, asynchronous=asynchronous) as talk:
             talk.user("x")
-            honest = run.engine.generate
-
-            async def late(request: Any) -> Any:
-                await asyncio.sleep(0.3)
-                raise EngineError("the engine is gone", retryable=False)
-
-            run.engine.generate = late  # type: ignore[method-assign]
+            Failing(run, EngineError("the engine is gone", retryable=False), after=0.3)
             assert "the engine is gone" in str(await raises(talk, "stream", stream=True))
-            run.engine.generate = honest  # type: ignore[method-assign]
             await talk.ask(stream=True)
         assert_exact(await run.prove(), calls=1)
 
 
+@every_mode
 @both_clients
 @every_dialect
-async def test_a_slow_reply_behind_keepalives_is_whole(tmp_path: Path, dialect: str, asynchronous: bool) -> None:
+async def test_a_slow_reply_behind_keepalives_is_whole(
+    tmp_path: Path, dialect: str, asynchronous: bool, mode: Streaming
+) -> None:
     script = [SCRIPT[0], *({**s, "delay_s": 0.12} for s in SCRIPT[1:])]
-    async with wire(tmp_path, script, timing=Timing(keepalive=0.05)) as run:
+    async with wire(tmp_path, script, timing=Timing(keepalive=0.05), streaming=mode) as run:
         access = await run.session()
         async with agent(dialect, run.gateway.url, access.secret, asynchronous=asynchronous) as talk:
             said = await converse(talk, stream=True)
@@ -282,33 +307,27 @@ async def test_a_slow_reply_behind_keepalives_is_whole(tmp_path: Path, dialect: 
         assert_exact(await run.prove(), calls=10)
 
 
+@every_mode
 @both_clients
 @every_dialect
-async def test_a_cut_stream_is_no_answer(tmp_path: Path, dialect: str, asynchronous: bool) -> None:
+async def test_a_cut_stream_is_no_answer(tmp_path: Path, dialect: str, asynchronous: bool, mode: Streaming) -> None:
     """Where a retry may help, a stream that has begun ends without its end: clients must not take it for a reply."""
-    async with wire(tmp_path, SCRIPT, timing=Timing(keepalive=0.05)) as run:
+    async with wire(tmp_path, SCRIPT, timing=Timing(keepalive=0.05), streaming=mode) as run:
         access = await run.session()
         async with agent(dialect, run.gateway.url, access.secret, asynchronous=asynchronous) as talk:
             talk.user("x")
-            honest = run.engine.generate
-
-            async def late(request: Any) -> Any:
-                await asyncio.sleep(0.3)
-                raise StoreError("the disk is full")
-
-            run.engine.generate = late  # type: ignore[method-assign]
+            Failing(run, StoreError("the disk is full"), after=0.3)
             with pytest.raises(Exception, match=r"incomplete|closed|payload|[Cc]onnection"):
                 await talk.ask(stream=True)
-            run.engine.generate = honest  # type: ignore[method-assign]
             assert (await talk.ask(stream=True)).calls
         assert_exact(await run.prove(), calls=1)
 
 
-@both_ways
+@every_way
 @both_clients
-async def test_history_that_the_server_keeps(tmp_path: Path, asynchronous: bool, stream: bool) -> None:
+async def test_history_that_the_server_keeps(tmp_path: Path, asynchronous: bool, stream: bool, mode: Streaming) -> None:
     """`previous_response_id`: only what is new is sent, and the row is the same as if all of it had been."""
-    async with wire(tmp_path, SCRIPT) as run:
+    async with wire(tmp_path, SCRIPT, streaming=mode) as run:
         access = await run.session()
         async with agent("responses", run.gateway.url, access.secret, asynchronous=asynchronous) as talk:
             talk.server_side = True  # type: ignore[attr-defined]

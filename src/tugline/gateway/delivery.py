@@ -41,7 +41,7 @@ from tugline.gateway.exchange import (
 from tugline.gateway.incoming import Incoming, decoded
 from tugline.gateway.live import Follower, Live
 from tugline.gateway.receipt import PATIENCE
-from tugline.gateway.running import Running
+from tugline.gateway.running import FAREWELL, Running, look
 from tugline.gateway.running import Timing as Timing
 from tugline.gateway.session import Lane, OpenSession, continued
 
@@ -129,6 +129,8 @@ class Delivery:
             request = await loop.run_in_executor(self._deps.pool, decoded, incoming)
             read = await loop.run_in_executor(self._deps.pool, self._placed, session, incoming, request)
         self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
+        if look(self._running.values(), read[0].retries, read[2].attached.fingerprint):
+            await asyncio.sleep(FAREWELL)
         if session.closing:  # before its body had come, or while it was decoded
             raise Forbidden("this session has ended; its key is no longer valid")
         return read
@@ -148,7 +150,7 @@ class Delivery:
     async def _answer(self, session: OpenSession, call: Inbound, attached: Attachment, conn: Connection) -> None:
         lane = call.lane
         session.receipts.look()
-        self._look(call, attached)
+        look(self._running.values(), lane.retries, attached.fingerprint)
         verdict = lane.retries.decide(attached.fingerprint)
         if isinstance(verdict, Replay) and verdict.turn_id in self._replies:
             reply = self._replies[verdict.turn_id]
@@ -249,13 +251,6 @@ class Delivery:
         await session.receipts.end()
         if self._marking:
             await asyncio.wait(set(self._marking))
-
-    def _look(self, call: Inbound, attached: Attachment) -> None:
-        """Clients leave and come back faster than those who wait for them are told."""
-        for running in list(self._running.values()):
-            same = call.lane.retries.runs(attached.fingerprint, running.call_id)
-            if same and running.conns and all(conn.left for conn in running.conns):
-                call.lane.retries.abandon(attached.fingerprint, running.call_id)
 
     def _begin(self, session: OpenSession, call: Inbound, attached: Attachment) -> Running:
         admitted, deps = asyncio.Event(), self._lanes[call.lane.engine]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tugline.core.items import Pending
+from tugline.forest.retries import RetryBook
 from tugline.gateway.connection import Connection
 from tugline.gateway.exchange import Produced
 from tugline.gateway.live import Feed
+
+FAREWELL = 0.02
+"""Seconds that a request waits which is the same as a running one: a client that leaves and comes back on another
+connection can be there before the news that it has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +47,16 @@ class Running:
         self.wanted = 0
         self.conns: list[Connection] = []
         """Those that wait, or waited, for it."""
+
+
+def look(running: Iterable[Running], retries: RetryBook, fingerprint: bytes) -> bool:
+    """Clients leave and come back faster than those who wait for them are told: say now who has left. Whether a
+    generation for the same request is left with a client that seems to be there."""
+    there = False
+    for each in list(running):
+        if retries.runs(fingerprint, each.call_id):
+            left = bool(each.conns) and all(conn.left for conn in each.conns)
+            there = there or not left
+            if left:
+                retries.abandon(fingerprint, each.call_id)
+    return there
