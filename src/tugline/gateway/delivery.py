@@ -41,6 +41,7 @@ from tugline.gateway.exchange import (
 from tugline.gateway.incoming import Incoming, decoded
 from tugline.gateway.live import Follower, Live
 from tugline.gateway.receipt import PATIENCE
+from tugline.gateway.restored import reply_again
 from tugline.gateway.running import Running
 from tugline.gateway.session import Lane, OpenSession, continued
 
@@ -138,6 +139,7 @@ class Delivery:
             request = await loop.run_in_executor(self._deps.pool, decoded, incoming)
             read = await loop.run_in_executor(self._deps.pool, self._placed, session, incoming, request)
         self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
+        await self._recall(session, *read)
         if session.closing:  # before its body had come, or while it was decoded
             raise Forbidden("this session has ended; its key is no longer valid")
         return read
@@ -228,9 +230,7 @@ class Delivery:
                 return
             self._deps.metrics.revoked.labels(call.dialect.name, outcome.value).inc()
             session.recount(outcome)
-            marking = asyncio.ensure_future(self._mark_undelivered(call.call_id))
-            self._marking.add(marking)
-            marking.add_done_callback(self._marking.discard)
+            self._mark(call.call_id, CallOutcome.UNDELIVERED)
             if last:
                 forest.mark_undelivered(turn_id)
                 call.lane.retries.revoke(attached.fingerprint, turn_id)
@@ -239,9 +239,30 @@ class Delivery:
 
         session.receipts.expect(conn.line, conn.request, turn_id, lost)
 
-    async def _mark_undelivered(self, call_id: str) -> None:
-        with contextlib.suppress(StoreError):
-            await self._deps.log.mark(call_id, CallOutcome.UNDELIVERED)
+    def _mark(self, call_id: str, outcome: CallOutcome) -> asyncio.Task[None]:
+        """Settle a call's outcome, behind what was marked before. Nobody needs to wait for it but a session's end."""
+
+        async def write() -> None:
+            with contextlib.suppress(StoreError):
+                await self._deps.log.mark(call_id, outcome)
+
+        marking = asyncio.ensure_future(write())
+        self._marking.add(marking)
+        marking.add_done_callback(self._marking.discard)
+        return marking
+
+    async def _recall(self, session: OpenSession, lane: Lane, request: Request, placed: Place) -> None:
+        """Make a reply anew that an earlier gateway could not deliver, if this request asks for it."""
+        verdict = lane.retries.decide(placed.attached.fingerprint)
+        begun = session.waiting.get(verdict.turn_id) if isinstance(verdict, Replay) else None
+        if begun is None or begun.turn_id is None or begun.turn_id in self._replies:
+            return
+        deps, turn = self._lanes[lane.engine], lane.forest.turns[begun.turn_id]
+        made = await asyncio.get_running_loop().run_in_executor(
+            deps.pool, reply_again, lane.forest, turn, begun, request, deps
+        )
+        if session.waiting.pop(turn.turn_id, None) is not None and not session.closing:
+            self._replies[turn.turn_id] = made
 
     async def settled(self, session: OpenSession) -> None:
         """What became of each call and reply of a session that ends is known and recorded when this returns."""
@@ -355,8 +376,10 @@ class Delivery:
         if call.call_id != begun_by:
             with contextlib.suppress(StoreError):
                 await self._deps.log.commit(side_record(session, call, turn_id, outcome), None)
-        elif outcome is CallOutcome.UNDELIVERED:
-            await self._mark_undelivered(call.call_id)
+            return
+        marking = self._mark(call.call_id, outcome)
+        if outcome is CallOutcome.UNDELIVERED:
+            await marking
 
     async def _replay(self, session: OpenSession, call: Inbound, turn_id: str, conn: Connection) -> bool:
         async def settle(delivered: bool) -> None:
