@@ -26,7 +26,7 @@ def verify_partial(turn: Turn, origin: Turn | None, entry: JournalEntry | None) 
         return add(part.at, f"holds {part.n} ids of turn {part.turn_id} at {part.at}, which cannot be")
     expected = Ids(origin.bridge + take(origin.sampled if entry is None else entry.ids, 0, part.n))
     at = common_prefix(turn.bridge, expected)
-    if at < count(expected):
+    if at < part.at + part.n:
         return add(
             turn.keep + at, f"prompt id {turn.keep + at} is not what turn {part.turn_id} was sampled on, or sampled"
         )

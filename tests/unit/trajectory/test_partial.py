@@ -15,7 +15,7 @@ from tugline.trajectory.build import SessionFacts, Strategy, build
 from tugline.trajectory.partial import verify_partial
 from tugline.trajectory.rows import why_untrained
 from tugline.trajectory.verify import verify_masks, verify_trace
-from unit.trajectory.world import World, ask, encode, poke, say, user
+from unit.trajectory.world import Said, World, ask, encode, poke, say, user
 
 FACTS = SessionFacts("ses", "grp", Outcome.COMPLETED, 1.0)
 START = (user("go"),)
@@ -33,9 +33,7 @@ def branch(world: World, whole: Turn, words: str, train: bool) -> Turn:
     return world.commit(request, made)
 
 
-def said(words: str):  # type: ignore[no-untyped-def]
-    from unit.trajectory.world import Said
-
+def said(words: str) -> Said:
     return Said(say(f"after {words}"), versions=((0, 2),))
 
 
@@ -91,7 +89,7 @@ def test_it_trains_where_asked_for_with_the_engines_own_numbers(strategy: Strate
 
 @pytest.mark.parametrize("seen", ["delivered", "extended"])
 def test_a_turn_that_trains_whole_does_not_train_in_part_too(seen: str) -> None:
-    world, whole, made, lost = deep(train=True)
+    world, whole, *_ = deep(train=True)
     if seen == "extended":
         world.call(world.after(whole, user("next")), say("next"))
     built = build(FACTS, world.turns, frozenset())
@@ -102,7 +100,7 @@ def test_a_turn_that_trains_whole_does_not_train_in_part_too(seen: str) -> None:
 
 
 def test_of_two_branches_behind_one_beginning_the_first_trains_it() -> None:
-    world, whole, made, lost = deep(train=True)
+    world, whole, _, lost = deep(train=True)
     again = branch(world, whole, "whole", True)
     world.call(world.after(again, user("next")), say("next"))
     world.call(world.after(again, user("other")), say("other"))
@@ -123,13 +121,13 @@ def test_a_branch_that_nobody_got_trains_nothing() -> None:
 
 
 def test_wrong_rows_are_found() -> None:
-    world, whole, made, lost = deep(train=True)
+    world, whole, _, lost = deep(train=True)
     built = build(FACTS, world.turns, lost)
     row = built.traces[-1]
     by_id = {t.turn_id: t for t in world.turns}
     bare = replace(
         row,
-        loss_mask=row.loss_mask.replace(b"\1" * N, bytes(N), 2) if False else bytes(len(row.loss_mask)),
+        loss_mask=bytes(len(row.loss_mask)),
         spans=tuple(s for s in row.spans if s.turn_id != whole.turn_id),
     )
     assert {f.kind for f in verify_trace(bare, by_id)} >= {"row_mask", "row_spans"}
