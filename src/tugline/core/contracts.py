@@ -533,6 +533,8 @@ class Policy:
     """Model names that do not mean the policy. The first that fits counts."""
     edits: EditPolicy = EditPolicy()
     filters: tuple[TextFilter, ...] = ()
+    streaming: Literal["buffered", "live"] | None = None
+    """Whether streams begin when a reply is whole, or show it while it is sampled. None: as the gateway's others."""
 
 
 @dataclass(frozen=True, slots=True)

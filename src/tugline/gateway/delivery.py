@@ -286,7 +286,8 @@ class Delivery:
         admitted, deps = asyncio.Event(), self._lanes[call.lane.engine]
         call = replace(call, place=call.place.again(call.lane.retries.answered(attached.fingerprint)))
         stream = call.request.options.stream
-        feed = self._live.feed(deps.engine, call.dialect) if self._timing.live and stream else None
+        live = self._timing.live if session.policy.streaming is None else session.policy.streaming == "live"
+        feed = self._live.feed(deps.engine, call.dialect) if live and stream else None
         task = asyncio.ensure_future(produce(session, call, attached, deps, admitted.set, feed))
         running = self._running[call.call_id] = Running(call.call_id, task, admitted, call.pending, feed)
         session.tasks.add(task)
