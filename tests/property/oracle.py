@@ -258,9 +258,8 @@ class Oracle:
         ]
 
     def restarted(self) -> None:
-        """A new gateway has no memory of calls, only of turns."""
+        """A new gateway counts calls anew; of turns it knows all, also which replies were lost."""
         self._calls = self._seen = 0
-        self._lost.clear()
 
     def after_all(self, proof: Proof, made: Trajectory) -> None:
         """The run re-proves itself, and every sampled token is trained once or accounted for. I2."""

@@ -229,6 +229,11 @@ WRONG_BODIES: list[tuple[Any, str | None]] = [
     ({"routes": [{"pattern": "x", "engine": "e", "extra": 1}]}, "routes[0].extra"),
     ({"routes": [{"pattern": "x", "engine": "nobody"}]}, "routes[0].engine"),
     ({"media": "show"}, "media"),
+    ({"streaming": "never"}, "streaming"),
+    ({"history_reasoning": "honour"}, "history_reasoning"),
+    ({"edits": {"call_added": "retain"}}, "edits.call_added"),
+    ({"edits": {"text_changed": "keep"}}, "edits.text_changed"),
+    ({"edits": {"train_partial": "retain"}}, "edits.train_partial"),
     ({"metadata": []}, "metadata"),
     ({"metadata": {"x": "y" * 20_000}}, "metadata"),
 ]

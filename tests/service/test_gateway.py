@@ -291,6 +291,9 @@ class FailingLog:
     async def load_turns(self, session_id: str) -> tuple[Turn, ...]:
         return ()
 
+    async def load_calls(self, session_id: str) -> tuple[CallRecord, ...]:
+        return ()
+
 
 async def test_what_cannot_be_stored_is_not_served(tmp_path: Path) -> None:
     async with gateway(tmp_path, [{"settings": {"repeat": True}}, {"text": "x"}], log=FailingLog()) as kit:

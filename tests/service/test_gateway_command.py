@@ -125,12 +125,16 @@ def test_sessions_from_the_command_line(
 
     made = json.loads(
         ask("new", *run, "--group", "g", "--task", "t", "--name", "n", "--sampling", "temperature=0.5,max_tokens=9",
-            "--ttl", "10m", "--max-turns", "3", "--metadata", '{"a": 1}', "--json")
+            "--ttl", "10m", "--max-turns", "3", "--metadata", '{"a": 1}', "--streaming", "live",
+            "--history-reasoning", "template", "--edits", "text_changed=retain,train_partial=true", "--json")
     )  # fmt: skip
     assert set(say_hi(made["env"]).values()) <= {200, 400, 403}  # three turns are allowed
     one = made["session"]
     shown = json.loads(ask("show", one, *run, "--json"))
     assert shown["usage"]["turns"] == 3 and shown["options"]["ttl"] == 600.0 and shown["metadata"] == {"a": 1}
+    options = shown["options"]
+    assert (options["streaming"], options["history_reasoning"]) == ("live", "template")
+    assert options["edits"] == {"text_changed": "retain", "train_partial": True}
     assert made["key"] not in ask("list", *run) + ask("show", one, *run)
     ended = json.loads(ask("end", one, *run, "--reward", "0.5", "--part", "x=1", "--json"))
     assert (ended["reward"], ended["parts"]) == (0.5, {"x": 1.0})
@@ -157,6 +161,10 @@ def test_sessions_from_the_command_line(
     for flag, value, hint in (
         ("--media", "no", "omit, refuse"),
         ("--constraints", "no", "refuse, ignore"),
+        ("--streaming", "no", "buffered, live"),
+        ("--history-reasoning", "no", "keep, template"),
+        ("--edits", "call_added=retain", "text_changed"),
+        ("--edits", "text_changed=keep", "retain, honour"),
         ("--ttl", "10x", "10m"),
         ("--max-turns", "0", "max_turns"),
         ("--engine", "x", "none but the policy's"),

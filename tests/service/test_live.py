@@ -77,6 +77,18 @@ async def test_live_streams_are_the_buffered_ones(tmp_path: Path, api: str, monk
     assert said["live"] == said["buffered"]
 
 
+@pytest.mark.parametrize("mode", ["buffered", "live"])
+async def test_a_session_may_have_it_otherwise_than_the_gateway(tmp_path: Path, mode: Any) -> None:
+    other = "live" if mode == "buffered" else "buffered"
+    async with wire(tmp_path, [REPEAT, SAY], streaming=mode) as kit:
+        for name, asked, shown in (("a", None, mode), ("b", other, other)):
+            before = live(kit, "live_shown")
+            secret = (await kit.session(f"ses_{name}", streaming=asked)).secret
+            answer = await call(kit.gateway.url, secret, "chat", "go", stream=True)
+            assert answer.whole
+            assert live(kit, "live_shown") - before == (shown == "live")
+
+
 def relax(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kits' clients know the counts of the shipped suite's reply."""
     from contract import anthropic_kit

@@ -96,9 +96,10 @@ async def wire(
     host: str = "127.0.0.1",
     streaming: Streaming = STREAMING,
     engine: Callable[[Engine], Engine] = lambda engine: engine,
+    model_files: Path | None = None,
 ) -> AsyncIterator[Wire]:
     """A running gateway on a TCP port. `engine`: puts something around the scripted engine."""
-    folder = model_dir(tmp_path, context)
+    folder = model_files or model_dir(tmp_path, context)
     store = RunStore.create(tmp_path / "run", "")
     played = engine(ScriptedEngine(script, folder, tmp_path / "run" / "engine"))
     await played.start()

@@ -26,6 +26,8 @@ def edit_policy(settings: Settings) -> EditPolicy:
         args_repaired=choice(asked.args_repaired),
         args_changed=choice(asked.args_changed),
         text_changed=choice(asked.text_changed),
+        partial_echo=choice(asked.partial_echo),
+        train_partial=asked.train_partial,
         head_changed=choice(asked.head_changed),
     )
 

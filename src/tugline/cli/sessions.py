@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from tugline.cli import output
 from tugline.cli.flags import SAMPLING_KEYS
 from tugline.cli.session_text import described, listed
 from tugline.config.values import CHOICES, convert
+from tugline.core.contracts import EditPolicy
 from tugline.core.errors import ConfigError, TuglineError
 from tugline.core.session import Outcome
 from tugline.rollout.control_client import ControlClient
@@ -58,6 +60,9 @@ def new(
     engine: Annotated[str | None, typer.Option(help="Another engine of the run, for all calls; never trained.")] = None,
     media: Annotated[str | None, typer.Option(help="omit or refuse what the policy cannot see.")] = None,
     constraints: Annotated[str | None, typer.Option(help="ignore or refuse structured output.")] = None,
+    streaming: Annotated[str | None, typer.Option(help="buffered or live.")] = None,
+    history_reasoning: Annotated[str | None, typer.Option(help="keep or template.")] = None,
+    edits: Annotated[str | None, typer.Option(help="k=v,... of [edits], e.g. text_changed=retain")] = None,
     metadata: Annotated[str | None, typer.Option(help="JSON object kept with the session.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -70,6 +75,8 @@ def new(
     with _client(run, as_json=as_json) as (client, place):
         _one_of("--media", media, CHOICES["gateway.media"])
         _one_of("--constraints", constraints, CHOICES["gateway.constraints"])
+        _one_of("--streaming", streaming, CHOICES["gateway.streaming"])
+        _one_of("--history-reasoning", history_reasoning, CHOICES["edits.history_reasoning"])
         options: dict[str, Any] = {
             "name": name,
             "group": group,
@@ -81,6 +88,9 @@ def new(
             "engine": engine,
             "media": media,
             "constraints": constraints,
+            "streaming": streaming,
+            "history_reasoning": history_reasoning,
+            "edits": _edits(edits),
             "metadata": _object(metadata),
         }
         made = client.open(**{key: value for key, value in options.items() if value is not None})
@@ -238,6 +248,17 @@ def _sampling(text: str | None) -> dict[str, object]:
         kind = float if key.strip() in ("temperature", "top_p") else int
         found[key.strip()] = convert(f"sampling.{key.strip()}", kind, value.strip(), "--sampling")
     return found
+
+
+def _edits(text: str | None) -> dict[str, object] | None:
+    known = {f.name: bool if isinstance(f.default, bool) else str for f in fields(EditPolicy)}
+    found: dict[str, object] = {}
+    for part in filter(None, (text or "").split(",")):
+        key, sep, value = (side.strip() for side in part.partition("="))
+        if not sep or key not in known:
+            raise ConfigError(f"{part!r} is not one of {', '.join(known)} with =VALUE", where="--edits")
+        found[key] = convert(f"edits.{key}", known[key], value, "--edits")
+    return found or None
 
 
 def _parts(given: list[str]) -> dict[str, float]:

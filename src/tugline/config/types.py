@@ -127,6 +127,10 @@ class EditSettings:
     args_repaired: str = "honour"
     args_changed: str = "honour"
     text_changed: str = "honour"
+    partial_echo: str = "retain"
+    """Only the beginning, as after a broken stream. retain: its ids stay, as context, and the turn ends there."""
+    train_partial: bool = False
+    """Whether the beginning that stays trains, where the whole turn was never delivered."""
     head_changed: str = "honour"
     """Other tools or template arguments. honour: a conversation of its own; retain: it goes on under the first ones."""
 

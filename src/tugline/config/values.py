@@ -56,6 +56,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
             "args_repaired",
             "args_changed",
             "text_changed",
+            "partial_echo",
             "head_changed",
         )
     },

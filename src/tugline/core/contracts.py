@@ -453,11 +453,15 @@ class CallLog(Protocol):
         ...
 
     async def mark(self, call_id: str, outcome: CallOutcome) -> None:
-        """Correct the outcome of a committed call once its delivery is known. Same errors as commit."""
+        """Set the outcome of a committed call once its delivery is known; it is settled then. Same errors as commit."""
         ...
 
     async def load_turns(self, session_id: str) -> Sequence[Turn]:
         """Turns of a session in commit order."""
+        ...
+
+    async def load_calls(self, session_id: str) -> Sequence[CallRecord]:
+        """Calls of a session in commit order."""
         ...
 
     async def seal(self, session_id: str) -> None:
@@ -477,7 +481,7 @@ class EditPolicy:
 
     retain: the sampled ids stay, what the harness changed is not obeyed. honour: the conversation branches before the
     turn and the harness's words stand there. Edits that are not listed have no choice: other spellings are retained,
-    calls added, removed or renamed and turns cut short are honoured.
+    calls added, removed or renamed are honoured.
     """
 
     ws_trim: Edit = "retain"
@@ -491,6 +495,11 @@ class EditPolicy:
     args_changed: Edit = "honour"
     """Another value of arguments that were one."""
     text_changed: Edit = "honour"
+    partial_echo: Edit = "retain"
+    """Only the beginning, as after a broken stream. retain: the ids of that beginning stay, as context; the
+    conversation branches behind them. Never with `Policy.history_reasoning` "template"."""
+    train_partial: bool = False
+    """Whether what a partial echo keeps trains, where the whole turn was never delivered."""
     head_changed: Edit = "honour"
     """Other tools or template arguments: a root of its own, or the conversation goes on under those it began with."""
 
@@ -524,6 +533,8 @@ class Policy:
     """Model names that do not mean the policy. The first that fits counts."""
     edits: EditPolicy = EditPolicy()
     filters: tuple[TextFilter, ...] = ()
+    streaming: Literal["buffered", "live"] | None = None
+    """Whether streams begin when a reply is whole, or show it while it is sampled. None: as the gateway's others."""
 
 
 @dataclass(frozen=True, slots=True)

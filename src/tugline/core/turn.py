@@ -35,6 +35,17 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Partial:
+    """The beginning of another turn's sample inside a bridge: bridge[at:at + n] are the first `n` ids that turn
+    `turn_id` sampled. Tokens. `train`: they train here if that turn itself does not."""
+
+    turn_id: str
+    at: int
+    n: int
+    train: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One sampled model turn: a node of the forest. Immutable after commit.
 
@@ -75,6 +86,8 @@ class Turn:
     """The conversation that its harness says it belongs to, in the harness's own words; "" = it does not say."""
     links: tuple[tuple[str, str], ...] = ()
     """(name, turn id), besides the parent: see `Link`."""
+    partial: Partial | None = None
+    """Of a turn whose harness echoed only the beginning of another: what of the bridge was sampled for that."""
 
     def link(self, name: Link) -> str | None:
         """The turn that a link leads to, or None."""
@@ -137,3 +150,9 @@ class CallRecord:
     echoed: tuple[tuple[str, Assistant], ...] = ()
     """(turn id, the agent's words for it) of turns whose ids stayed though the agent changed their words: the newest,
     or earlier ones where only they changed since."""
+    fingerprint: str = ""
+    """Of a call that began a turn: equal for requests that ask for the same generation. Hex."""
+    cached: int = 0
+    """Of a call that began a turn: prompt tokens that the engine had at hand, as the reply tells."""
+    settled: bool = False
+    """Whether the outcome was set again once the delivery was known. Until then it is what was to be expected."""

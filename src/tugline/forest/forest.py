@@ -19,7 +19,7 @@ from tugline.core.turn import Turn
 from tugline.forest import keys
 from tugline.forest.attach import Attachment
 from tugline.forest.edits import edits, edits_along, same_calls
-from tugline.forest.origins import drift_of_tail, retained, with_stored_ids
+from tugline.forest.origins import cut_short, drift_of_tail, retained, with_stored_ids
 from tugline.forest.rules import DEFAULT, Rules
 from tugline.forest.tree import Tree, opening
 from tugline.forest.walked import Walk, Walked
@@ -118,10 +118,12 @@ class Forest(Tree):
             drift.update(kept.drift)
             echoed += kept.echoed
             tail = with_stored_ids(tail[kept.index + 1 :], tail[kept.index], turn.echo)
-        drift.update(drift_of_tail(turn.turn_id if turn else None, tail, self._answers, rules))
+        at = turn.turn_id if turn else None
+        drift.update(drift_of_tail(at, tail, self._answers, rules))
+        cut = cut_short(at, (request.head, tail), self._answers, rules, self._delivered) if rules.partial else None
         nowhere = keys.Chain(b"", b"", {})
         found = tuple(sorted(drift))
-        return Attachment(turn, tail, match, None, found, nowhere, b"", echoed=echoed, template=rules.template)
+        return Attachment(turn, tail, match, None, found, nowhere, b"", echoed=echoed, template=rules.template, cut=cut)
 
     def _under_known_head(self, request: Request, rules: Rules) -> Attachment | None:
         """The request as a continuation under another head that its opening came under, the newest that goes on."""

@@ -10,7 +10,7 @@ by the harness. Ids are never hashed: they are compared as bytes elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -53,6 +53,20 @@ def exact_root(template_digest: bytes, head: Head) -> bytes:
     """The exact key of an empty conversation under a head; far cheaper than the lenient one."""
     front = [CODEC, template_digest, head.template_kwargs.encode()]
     return _digest(front + [p for t in head.tools for p in (_b(t.name), _b(t.spec))])
+
+
+def run_on(before: bytes, items: Sequence[Item], echo: Assistant) -> bytes | None:
+    """The exact key of a turn that answers a request which ends with an assistant turn, where both come back as one;
+    None for other requests. `before`: the exact key that `items` stand behind."""
+    last = items[-1] if items else None
+    if not isinstance(last, Assistant):
+        return None
+    whole = Assistant(
+        (last.text or "") + (echo.text or "") or None,
+        (last.reasoning or "") + (echo.reasoning or "") or None,
+        (*last.calls, *echo.calls),
+    )
+    return walk(Chain(before, b"", {}), (*items[:-1], whole))[-1].exact
 
 
 State = tuple[bytes, bytes, Mapping[str, tuple[bytes, ...]], int, str]

@@ -6,12 +6,13 @@ plain to see (same prompt, and what it says resembles), the branch says so; anyt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from tugline.core.items import Assistant, Item, ToolResult
+from tugline.core.items import Assistant, Head, Item, ToolResult
 from tugline.core.turn import Turn
+from tugline.forest.attach import Cut
 from tugline.forest.edits import changes, edits
 from tugline.forest.rules import DEFAULT, Rules
 
@@ -101,6 +102,44 @@ def retained(parent: str | None, tail: Sequence[Item], children: Children, rules
         best = Kept(origin, index, tuple(sorted(found)), tuple(echoed))
         at, between = origin.turn_id, []
     return best
+
+
+def cut_short(
+    parent: str | None, asked: tuple[Head, Sequence[Item]], children: Children, rules: Rules, delivered: Container[str]
+) -> Cut | None:
+    """The one assistant turn of a tail, where it is the beginning of a turn of ours on the same prompt: it ends early,
+    or its calls are missing and its reply is not known to have arrived. Of several the newest that has not arrived."""
+    head, tail = asked
+    said = [n for n, item in enumerate(tail) if isinstance(item, Assistant)]
+    if len(said) != 1:
+        return None
+    (index,) = said
+    item, between, prompt = tail[index], tail[:index], _Prompt(parent is None, rules)
+    assert isinstance(item, Assistant)
+    found = [
+        turn
+        for turn in children(parent)
+        if turn.head == head and turn.untrainable is None and turn.level == "L4" and prompt.same(turn.items, between)
+        if _begins(item, turn.said, turn.turn_id in delivered)
+    ]
+    origin = max(reversed(found), key=lambda turn: turn.turn_id not in delivered, default=None)
+    if origin is None:
+        return None
+    dropped = rules.filtered(origin.items, between, start=0 if parent is None else 1)
+    return Cut(origin, index, rules.train_partial, rules.honoured, dropped)
+
+
+def _begins(item: Assistant, said: Assistant, delivered: bool) -> bool:
+    """Whether an echo without calls is how `said` begins, and not all of it."""
+    ours, theirs = (said.text or "").strip(), (item.text or "").strip()
+    if item.calls or not (theirs or item.reasoning):
+        return False
+    thought, echoed = (said.reasoning or "").strip(), (item.reasoning or "").strip()
+    if echoed and echoed != thought:
+        return not theirs and thought.startswith(echoed)
+    if theirs == ours:
+        return bool(said.calls) and not delivered  # else the harness took the calls out
+    return ours.startswith(theirs)
 
 
 def with_stored_ids(tail: tuple[Item, ...], echoed: Item, stored: Assistant) -> tuple[Item, ...]:

@@ -39,12 +39,15 @@ class Filter:
 class Rules:
     """`honoured`: edit classes that keep the meaning and are obeyed all the same. `retained`: edit classes that change
     the meaning and are not obeyed. `template`: history is to be as the template would write it. `sticky_head`: a
-    conversation goes on under its first tools whatever tools a request brings."""
+    conversation goes on under its first tools whatever tools a request brings. `partial`: of a turn that was echoed in
+    part, that part stays as it was sampled; `train_partial`: and trains."""
 
     honoured: frozenset[str] = frozenset()
     retained: frozenset[str] = frozenset()
     template: bool = False
     sticky_head: bool = False
+    partial: bool = False
+    train_partial: bool = False
     filters: tuple[Filter, ...] = ()
 
     def plain(self, items: Sequence[Item], start: int = 0) -> Sequence[Item]:
@@ -98,6 +101,8 @@ def rules_of(policy: Policy) -> Rules:
         retained=frozenset(name for name in MEANING if getattr(edits, name) == "retain"),
         template=policy.history_reasoning == "template",
         sticky_head=edits.head_changed == "retain",
+        partial=edits.partial_echo == "retain" and policy.history_reasoning == "keep",
+        train_partial=edits.train_partial,
         filters=tuple(map(_ready, policy.filters)),
     )
 

@@ -81,8 +81,8 @@ class Tree:
         if turn.turn_id in self._turns:
             raise VerifyError(f"turn {turn.turn_id} is already in the forest")
         before = 0
+        parent = self._turns.get(turn.parent) if turn.parent is not None else None
         if turn.parent is not None:
-            parent = self._turns.get(turn.parent)
             if parent is None:
                 raise VerifyError(f"turn {turn.turn_id}: its parent {turn.parent} is not in the forest")
             before = parent.prompt_len + count(parent.sampled)
@@ -100,6 +100,10 @@ class Tree:
         self._children.setdefault(turn.parent, []).append(turn.turn_id)
         self._exact.setdefault(turn.key_exact, []).append(turn)
         self._lenient.setdefault(turn.key_lenient, []).append(turn)
+        front = keys.exact_root(self._digest, turn.head) if parent is None else parent.key_exact
+        run_on = keys.run_on(front, turn.items, turn.echo)  # some APIs have no border between two turns
+        if run_on is not None:
+            self._exact.setdefault(run_on, []).append(turn)
         if turn.parent is None:
             self._openings.setdefault(opening(turn.items), set()).add(keys.exact_root(self._digest, turn.head))
 

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from tugline.core.contracts import Dialect
+from tugline.core.errors import EngineError, StoreError, TuglineError
+from tugline.core.items import Pending
 from tugline.gateway.receipt import Line
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -54,3 +57,22 @@ class Connection:
         """Send a complete response."""
         await self.start(status, {**headers, "content-length": str(len(data))})
         await self.body(data, more=False)
+
+
+async def refuse(conn: Connection, dialect: Dialect, err: TuglineError, pending: Pending | None = None) -> None:
+    """Natively before the headers; afterwards as the stream's last event, or by cutting it if a retry may help."""
+    if conn.gone.is_set():
+        return
+    if not conn.started:
+        status, headers, body = dialect.error(err)
+        await conn.whole(status, headers, body)
+        return
+    retryable = isinstance(err, StoreError) or (isinstance(err, EngineError) and err.retryable)
+    if not retryable and pending is not None and not conn.said:
+        await conn.body(dialect.stream_error(err, pending, conn.beats), more=False)
+    # else: returning without the end of the body makes the server cut the connection
+
+
+def stream_headers(dialect: Dialect) -> dict[str, str]:
+    """Of a stream in a dialect."""
+    return {"content-type": dialect.content_type_stream, "cache-control": "no-cache", "x-accel-buffering": "no"}

@@ -16,7 +16,7 @@ from typing import Any
 
 from tugline.core.columns import count
 from tugline.core.contracts import Dialect, RoleRule
-from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
+from tugline.core.errors import Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
 from tugline.core.items import Pending, Reply, Request
 from tugline.core.roles import first_hint
@@ -25,7 +25,7 @@ from tugline.forest.attach import Attachment
 from tugline.forest.retries import Join, Replay
 from tugline.forest.roles import Place, place
 from tugline.gateway.admission import check_length, check_request, engine_for
-from tugline.gateway.connection import Connection
+from tugline.gateway.connection import Connection, refuse, stream_headers
 from tugline.gateway.exchange import (
     Deps,
     Inbound,
@@ -40,7 +40,9 @@ from tugline.gateway.exchange import (
 )
 from tugline.gateway.incoming import Incoming, decoded
 from tugline.gateway.live import Follower, Live
+from tugline.gateway.marks import Marks
 from tugline.gateway.receipt import PATIENCE
+from tugline.gateway.restored import reply_again
 from tugline.gateway.running import FAREWELL, Running, look
 from tugline.gateway.running import Timing as Timing
 from tugline.gateway.session import Lane, OpenSession, continued
@@ -62,7 +64,7 @@ class Delivery:
         self._replies: dict[str, Reply] = {}
         """Replies of undelivered turns by turn id, kept until replayed or the session ends."""
         self._live = Live(self._deps.metrics)
-        self._marking: set[asyncio.Task[None]] = set()
+        self._marks = Marks(self._deps.log)
 
     async def serve(self, session: OpenSession, incoming: Incoming, conn: Connection) -> None:
         """Answer one generate call, whatever happens."""
@@ -74,7 +76,7 @@ class Delivery:
         except TuglineError as err:
             session.last_error = describe(err)
             self._count(session, dialect, CallOutcome.REJECTED)
-            await self._refuse(conn, dialect, err)
+            await refuse(conn, dialect, err)
             return
         pending = Pending(new_id("turn").removeprefix("turn_"), request.model, int(started), request)
         call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane, placed)
@@ -111,7 +113,7 @@ class Delivery:
                 body = dialect.counted(count(prompt.ids))
         except TuglineError as err:
             self._count(session, dialect, CallOutcome.REJECTED)
-            await self._refuse(conn, dialect, err)
+            await refuse(conn, dialect, err)
             return
         pending = Pending(call_id, request.model, int(started), request)
         call = Inbound(call_id, seq, started, dialect, incoming.path, request, pending, lane, placed)
@@ -131,6 +133,7 @@ class Delivery:
         self._deps.metrics.stage.labels("read").observe(time.perf_counter() - begun)
         if look(self._running.values(), read[0].retries, read[2].attached.fingerprint):
             await asyncio.sleep(FAREWELL)
+        await self._recall(session, *read)
         if session.closing:  # before its body had come, or while it was decoded
             raise Forbidden("this session has ended; its key is no longer valid")
         return read
@@ -177,7 +180,7 @@ class Delivery:
             shown = err if isinstance(err, TuglineError) else session_ended()
             if session.sending.pop(call.call_id, None) is not None:
                 await self._failed(session, call, running, err)
-            await self._refuse(conn, call.dialect, shown, running.pending)
+            await refuse(conn, call.dialect, shown, running.pending)
             if isinstance(err, asyncio.CancelledError) and not running.task.done():
                 raise
             return
@@ -226,9 +229,7 @@ class Delivery:
                 return
             self._deps.metrics.revoked.labels(call.dialect.name, outcome.value).inc()
             session.recount(outcome)
-            marking = asyncio.ensure_future(self._mark_undelivered(call.call_id))
-            self._marking.add(marking)
-            marking.add_done_callback(self._marking.discard)
+            self._marks.mark(call.call_id, CallOutcome.UNDELIVERED)
             if last:
                 forest.mark_undelivered(turn_id)
                 call.lane.retries.revoke(attached.fingerprint, turn_id)
@@ -237,9 +238,18 @@ class Delivery:
 
         session.receipts.expect(conn.line, conn.request, turn_id, lost)
 
-    async def _mark_undelivered(self, call_id: str) -> None:
-        with contextlib.suppress(StoreError):
-            await self._deps.log.mark(call_id, CallOutcome.UNDELIVERED)
+    async def _recall(self, session: OpenSession, lane: Lane, request: Request, placed: Place) -> None:
+        """Make a reply anew that an earlier gateway could not deliver, if this request asks for it."""
+        verdict = lane.retries.decide(placed.attached.fingerprint)
+        begun = session.waiting.get(verdict.turn_id) if isinstance(verdict, Replay) else None
+        if begun is None or begun.turn_id is None or begun.turn_id in self._replies:
+            return
+        deps, turn = self._lanes[lane.engine], lane.forest.turns[begun.turn_id]
+        made = await asyncio.get_running_loop().run_in_executor(
+            deps.pool, reply_again, lane.forest, turn, begun, request, deps
+        )
+        if session.waiting.pop(turn.turn_id, None) is not None and not session.closing:
+            self._replies[turn.turn_id] = made
 
     async def settled(self, session: OpenSession) -> None:
         """What became of each call and reply of a session that ends is known and recorded when this returns."""
@@ -249,14 +259,14 @@ class Delivery:
             _, give_up = session.sending.popitem()
             await give_up()
         await session.receipts.end()
-        if self._marking:
-            await asyncio.wait(set(self._marking))
+        await self._marks.written()
 
     def _begin(self, session: OpenSession, call: Inbound, attached: Attachment) -> Running:
         admitted, deps = asyncio.Event(), self._lanes[call.lane.engine]
         call = replace(call, place=call.place.again(call.lane.retries.answered(attached.fingerprint)))
         stream = call.request.options.stream
-        feed = self._live.feed(deps.engine, call.dialect) if self._timing.live and stream else None
+        live = self._timing.live if session.policy.streaming is None else session.policy.streaming == "live"
+        feed = self._live.feed(deps.engine, call.dialect) if live and stream else None
         task = asyncio.ensure_future(produce(session, call, attached, deps, admitted.set, feed))
         running = self._running[call.call_id] = Running(call.call_id, task, admitted, call.pending, feed)
         session.tasks.add(task)
@@ -289,7 +299,7 @@ class Delivery:
                 if call.request.options.stream and running.admitted.is_set():
                     more = follower.take() or follower.beat()
                     if not conn.started:
-                        await conn.start(200, _stream_headers(call.dialect))
+                        await conn.start(200, stream_headers(call.dialect))
                     await conn.body(more, more=True)
             if running.wanted == 1:
                 call.lane.retries.abandon(attached.fingerprint, running.call_id)
@@ -319,7 +329,7 @@ class Delivery:
                     return False
                 rest, terminal = ended
                 if not conn.started:
-                    await conn.start(200, _stream_headers(call.dialect))
+                    await conn.start(200, stream_headers(call.dialect))
                 await conn.body(rest, more=True)
                 await conn.body(terminal, more=False)
             return not conn.gone.is_set()
@@ -347,8 +357,10 @@ class Delivery:
         if call.call_id != begun_by:
             with contextlib.suppress(StoreError):
                 await self._deps.log.commit(side_record(session, call, turn_id, outcome), None)
-        elif outcome is CallOutcome.UNDELIVERED:
-            await self._mark_undelivered(call.call_id)
+            return
+        marking = self._marks.mark(call.call_id, outcome)
+        if outcome is CallOutcome.UNDELIVERED:
+            await marking
 
     async def _replay(self, session: OpenSession, call: Inbound, turn_id: str, conn: Connection) -> bool:
         async def settle(delivered: bool) -> None:
@@ -366,25 +378,6 @@ class Delivery:
         await settle(delivered)
         return delivered
 
-    async def _refuse(
-        self, conn: Connection, dialect: Dialect, err: TuglineError, pending: Pending | None = None
-    ) -> None:
-        """Natively before the headers; afterwards as the stream's last event, or by cutting it if a retry may help."""
-        if conn.gone.is_set():
-            return
-        if not conn.started:
-            status, headers, body = dialect.error(err)
-            await conn.whole(status, headers, body)
-            return
-        retryable = isinstance(err, StoreError) or (isinstance(err, EngineError) and err.retryable)
-        if not retryable and pending is not None and not conn.said:
-            await conn.body(dialect.stream_error(err, pending, conn.beats), more=False)
-        # else: returning without the end of the body makes the server cut the connection
-
     def _count(self, session: OpenSession, dialect: Dialect, outcome: CallOutcome) -> None:
         session.count(outcome)
         self._deps.metrics.call(dialect.name, outcome)
-
-
-def _stream_headers(dialect: Dialect) -> dict[str, str]:
-    return {"content-type": dialect.content_type_stream, "cache-control": "no-cache", "x-accel-buffering": "no"}

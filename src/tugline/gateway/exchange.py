@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import msgspec
 
-from tugline.core.columns import Ids, concat, count, last, take
+from tugline.core.columns import NO_IDS, Ids, concat, count, last, take
 from tugline.core.contracts import CallLog, Dialect, Engine, EngineInfo, Generation, Sample
 from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.items import Options, Pending, Reply, Request, Usage
-from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
+from tugline.core.turn import CallOutcome, CallRecord, Partial, Sampling, Turn
 from tugline.forest.check import check_sample
 from tugline.forest.forest import Attachment, Forest
 from tugline.forest.roles import Place, links_at_commit
@@ -29,8 +29,9 @@ from tugline.gateway.admission import admit, admit_elsewhere, check_budget, chec
 from tugline.gateway.faithful import strips_reasoning
 from tugline.gateway.live import Feed
 from tugline.gateway.metrics import Metrics
+from tugline.gateway.partial import keep_delivered
 from tugline.gateway.session import Lane, OpenSession
-from tugline.gateway.shown import cut_at_stop, first_of, unasked, with_call_ids
+from tugline.gateway.shown import first_of, reply_of, unasked
 from tugline.gateway.upstream import RetryPolicy, sample
 from tugline.tokens.model import BridgeRefused, ChatModel, Parsed
 
@@ -62,6 +63,7 @@ class Prompt:
     attached: Attachment
     drift: tuple[str, ...]
     root_reason: str | None
+    partial: Partial | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class End:
     prompt: Prompt | None = None
     ref: str | None = None
     error: str | None = None
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,8 @@ async def _steps(
     spelled = first_of(deps.model.decode(taken.ids), stops)[1] if stops else None
     drawn = Sampled(taken, parsed, sampling, spelled)
     turn, reply = _make_turn(session, call, prompt, drawn, deps.engine.info)
-    record = _record(session, call, End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref))
+    end = End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref, cached=taken.cached_tokens)
+    record = _record(session, call, end)
     await _commit(session, call, record, turn, deps)
     _measure(deps.metrics, turn)
     return Produced(reply, turn, record)
@@ -208,6 +212,10 @@ def make_prompt(forest: Forest, request: Request, attached: Attachment, deps: De
     """Prompt ids for an attached request: full(parent) ++ bridge, or a full render for a root. Runs in a worker."""
     parent, model = attached.parent, deps.model
     root_reason = attached.root_reason
+    part = None if deps.rerender else keep_delivered(forest, request, attached, model)
+    if part is not None:
+        ids = concat([take(forest.full(parent.turn_id), 0, part.keep) if parent else NO_IDS, part.bridge])
+        return Prompt(ids, part.keep, part.bridge, attached, part.drift, root_reason, part.partial)
     if parent is not None and strips_reasoning(forest, request, attached, model):
         parent, root_reason = None, "root_reasoning_stripped"
     if parent is not None and not deps.rerender:
@@ -249,20 +257,11 @@ def _make_turn(
     taken, parsed, sampling = sampled.sample, sampled.parsed, sampled.sampling
     pending = call.pending
     turn_id = f"turn_{pending.id}"
-    assistant = with_call_ids(parsed.assistant, turn_id)
-    stop = None
-    if taken.finish == "stop" and last(taken.ids) not in info.stop_ids:
-        assistant, stop = cut_at_stop(assistant, call.request.options.stop)
-        stop = stop or sampled.stop
-    reply = Reply(
-        id=pending.id,
-        model=pending.model,
-        created=pending.created,
-        assistant=assistant,
-        finish=parsed.finish,
-        usage=Usage(count(prompt.ids), count(taken.ids), taken.cached_tokens, parsed.reasoning_tokens),
-        request=call.request,
-        stop=stop,
+    reply = reply_of(
+        pending,
+        parsed,
+        Usage(count(prompt.ids), count(taken.ids), taken.cached_tokens, parsed.reasoning_tokens),
+        (taken.finish == "stop" and last(taken.ids) not in info.stop_ids, sampled.stop),
     )
     echo = call.dialect.echo(reply)
     exact, lenient = call.lane.forest.keys(prompt.attached, echo)
@@ -286,12 +285,13 @@ def _make_turn(
         key_lenient=lenient,
         sampling=sampling,
         level=info.level,
-        drift=prompt.drift + parsed.drift + unasked(call.request.options, assistant),
+        drift=prompt.drift + parsed.drift + unasked(call.request.options, reply.assistant),
         untrainable=check_sample(request, taken, info),
         engine=call.lane.engine,
         role=call.place.role,
         thread=call.place.thread,
         links=links_at_commit(call.place, session.lanes[""].forest),
+        partial=prompt.partial,
     )
     return turn, reply
 
@@ -359,6 +359,8 @@ def _record(session: OpenSession, call: Inbound, end: End) -> CallRecord:
         engine=call.lane.engine,
         ignored=call.request.ignored,
         echoed=prompt.attached.echoed if prompt else (),
+        fingerprint=call.place.attached.fingerprint.hex() if turn else "",
+        cached=end.cached,
     )
 
 

@@ -19,6 +19,7 @@ from tugline.gateway.app import GatewayApp, Router
 from tugline.gateway.delivery import Delivery, Timing
 from tugline.gateway.exchange import Deps
 from tugline.gateway.metrics import Metrics
+from tugline.gateway.restored import remember
 from tugline.gateway.secrets import SecretTable
 from tugline.gateway.server import Listener, bind, listen
 from tugline.gateway.session import Lane, OpenSession
@@ -131,7 +132,9 @@ class LocalGateway:
             )
             for name, deps in self._lanes.items()
         }
-        self._sessions[session_id] = OpenSession(session_id, policy, lanes)
+        self._sessions[session_id] = session = OpenSession(session_id, policy, lanes)
+        if turns:
+            session.waiting = remember(lanes, turns, await self._log.load_calls(session_id))
         self.metrics.sessions.set(len(self._sessions))
         secret = self._secrets.issue(session_id)
         return Access(session_id, secret, self.url, f"{self.url}/s/{secret}")

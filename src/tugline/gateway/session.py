@@ -10,7 +10,7 @@ from itertools import dropwhile, takewhile
 from tugline.core.contracts import Policy, SessionCalls
 from tugline.core.errors import BadRequest
 from tugline.core.items import Item, Request, System
-from tugline.core.turn import CallOutcome, Turn
+from tugline.core.turn import CallOutcome, CallRecord, Turn
 from tugline.forest.forest import Forest
 from tugline.forest.retries import RetryBook
 from tugline.forest.rules import rules_of
@@ -49,6 +49,8 @@ class OpenSession:
         """Those of calls whose answer is not settled."""
         self.sending: dict[str, Callable[[], Awaitable[None]]] = {}
         """What settles each of them as undelivered, should the session end first."""
+        self.waiting: dict[str, CallRecord] = {}
+        """Turns whose reply an earlier gateway could not deliver -> the call that began each."""
         self.closing = False
         self.held = 0
         """Bytes of request bodies being read or answered."""

@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tugline.core.items import Assistant, Options, ToolCall
+from tugline.core.items import Assistant, Options, Pending, Reply, ToolCall, Usage
+from tugline.tokens.model import Parsed
+
+
+def reply_of(pending: Pending, parsed: Parsed, usage: Usage, ended: tuple[bool, str | None]) -> Reply:
+    """What is shown of a parsed sample. `ended`: whether a stop string and no stop token ended it, and the stop string
+    that its ids spell."""
+    assistant, stop = with_call_ids(parsed.assistant, f"turn_{pending.id}"), None
+    if ended[0]:
+        assistant, stop = cut_at_stop(assistant, pending.request.options.stop)
+        stop = stop or ended[1]
+    return Reply(
+        id=pending.id,
+        model=pending.model,
+        created=pending.created,
+        assistant=assistant,
+        finish=parsed.finish,
+        usage=usage,
+        request=pending.request,
+        stop=stop,
+    )
 
 
 def cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, str | None]:

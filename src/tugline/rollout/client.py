@@ -35,6 +35,10 @@ class Options(TypedDict, total=False):
     routes: list[dict[str, str]]
     media: str
     constraints: str
+    streaming: str
+    history_reasoning: str
+    edits: Mapping[str, str | bool]
+    """Some of the run's `[edits]`, by their names there."""
     metadata: Mapping[str, Any]
 
 

@@ -331,6 +331,7 @@ def _asked(options: SessionOptions) -> dict[str, object]:
     """What was asked for and is not the default, for the record. Never a secret: there is none in the options."""
     plain = {name: getattr(options, name) for name in options.__slots__ if name not in ("name", "metadata", "routes")}
     plain["routes"] = [[r.pattern, r.engine] for r in options.routes] or None
+    plain["edits"] = dict(options.edits) or None
     return {name: value for name, value in plain.items() if value is not None}
 
 

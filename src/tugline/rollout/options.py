@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import msgspec
 
-from tugline.core.contracts import ModelRoute, Policy
+from tugline.core.contracts import EditPolicy, ModelRoute, Policy
 from tugline.core.errors import BadRequest
 from tugline.core.session import FAILURE_OF, Failure, Outcome
 
@@ -48,6 +48,10 @@ class SessionOptions:
     routes: tuple[ModelRoute, ...] = ()
     media: Literal["omit", "refuse"] | None = None
     constraints: Literal["ignore", "refuse"] | None = None
+    streaming: Literal["buffered", "live"] | None = None
+    history_reasoning: Literal["keep", "template"] | None = None
+    edits: Mapping[str, object] = field(default_factory=dict)
+    """Fields of `EditPolicy` that differ from the run's."""
     metadata: Mapping[str, object] = field(default_factory=dict)
     """Small JSON kept with the session."""
 
@@ -96,9 +100,12 @@ def check_options(options: SessionOptions, engines: Collection[str]) -> None:
     for name, value, allowed in (
         ("media", options.media, ("omit", "refuse")),
         ("constraints", options.constraints, ("ignore", "refuse")),
+        ("streaming", options.streaming, ("buffered", "live")),
+        ("history_reasoning", options.history_reasoning, ("keep", "template")),
     ):
         if value is not None and value not in allowed:
             raise BadRequest(f"{value!r} is not one of {', '.join(allowed)}", path=name)
+    _check_edits(options.edits)
     _check_metadata(options.metadata)
 
 
@@ -132,6 +139,9 @@ def policy_for(options: SessionOptions, base: Policy) -> Policy:
         "max_session_tokens": options.max_tokens_per_session,
         "media": options.media,
         "constraints": options.constraints,
+        "streaming": options.streaming,
+        "history_reasoning": options.history_reasoning,
+        "edits": replace(base.edits, **options.edits) if options.edits else None,  # type: ignore[arg-type]
         "routes": (ModelRoute("*", options.engine),) if options.engine is not None else options.routes or None,
     }
     sampling = replace(base.sampling, **{k: v for k, v in own.items() if v is not None})
@@ -167,6 +177,20 @@ def _check_engine(path: str, name: str | None, engines: Collection[str]) -> None
     if name is not None and name not in engines:
         known = f"there are: {', '.join(sorted(engines))}" if engines else "this run has none but the policy's"
         raise BadRequest(f"no engine {str(name)[:TEXT]!r}; {known}", path=path)
+
+
+def _check_edits(edits: object) -> None:
+    if not isinstance(edits, Mapping):
+        raise BadRequest("is not an object", path="edits")
+    known = {f.name: f.default for f in fields(EditPolicy)}
+    for name, value in edits.items():
+        if name not in known:
+            raise BadRequest(f"unknown; there are: {', '.join(known)}", path=f"edits.{str(name)[:TEXT]}")
+        if isinstance(known[name], bool):
+            if not isinstance(value, bool):
+                raise BadRequest("is not true or false", path=f"edits.{name}")
+        elif value not in ("retain", "honour"):
+            raise BadRequest(f"{str(value)[:TEXT]!r} is not one of retain, honour", path=f"edits.{name}")
 
 
 def _check_metadata(value: object) -> None:

@@ -14,6 +14,7 @@ from tugline.core.session import FAILURE_OF, Ended, Failure, SessionState
 from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import CallRecord, Turn
 from tugline.trajectory.merge import linked, strategy_for
+from tugline.trajectory.partial import verify_partial
 from tugline.trajectory.rows import undelivered_turns
 from tugline.trajectory.verify import (
     Finding,
@@ -163,6 +164,7 @@ def _labels(
 
 
 def _prove_turns(turns: Sequence[Turn], refs: dict[str, CallRecord], journal: Journal, proof: Proof) -> None:
+    by_id = {turn.turn_id: turn for turn in turns}
     full: dict[str, Ids] = {}
     """Of turns that some later turn extends: kept until the last of them was seen."""
     awaited = Counter(turn.parent for turn in turns)
@@ -182,6 +184,13 @@ def _prove_turns(turns: Sequence[Turn], refs: dict[str, CallRecord], journal: Jo
         else:
             entry = _look_up(journal, call, found)
         found.extend(verify_turn(turn, parent, entry, call.call_id if call else None))
+        if turn.partial is not None:
+            origin = refs.get(turn.partial.turn_id)
+            found.extend(
+                verify_partial(
+                    turn, by_id.get(turn.partial.turn_id), _look_up(journal, origin, found) if origin else None
+                )
+            )
         if awaited[turn.turn_id]:
             full[turn.turn_id] = concat([take(parent, 0, turn.keep), turn.bridge, turn.sampled])
         awaited[turn.parent] -= 1

@@ -109,6 +109,10 @@ class RunStore(RunReader):
         """See `core.contracts.CallLog`. Raises VerifyError for damage."""
         return await asyncio.to_thread(self.iter_turns, session_id)
 
+    async def load_calls(self, session_id: str) -> Sequence[CallRecord]:
+        """See `core.contracts.CallLog`. Raises VerifyError for damage."""
+        return await asyncio.to_thread(self.iter_calls, session_id)
+
     # ------------------------------------------------------------------------------------- the rollout service
 
     async def put_session(self, state: SessionState) -> None:

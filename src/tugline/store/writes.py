@@ -50,14 +50,14 @@ def commit(conn: Connection, call: CallRecord, turn: Turn | None) -> None:
 
 
 def mark(conn: Connection, call_id: str, outcome: CallOutcome) -> None:
-    """Correct a call's outcome."""
+    """Set a call's outcome: its delivery is known."""
     found = conn.db.execute("SELECT record FROM calls WHERE call_id = ?", (call_id,)).fetchone()
     if found is None:
         raise StoreError(f"call {call_id} is not stored")
     call = reads.call_of(conn, call_id, found[0])
     refuse_sealed(conn, call.session_id)
-    if call.outcome is not outcome:
-        blob = _call_blob(conn, replace(call, outcome=outcome))
+    if call.outcome is not outcome or not call.settled:
+        blob = _call_blob(conn, replace(call, outcome=outcome, settled=True))
         conn.db.execute("UPDATE calls SET record = ? WHERE call_id = ?", (blob, call_id))
 
 

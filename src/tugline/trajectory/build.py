@@ -13,7 +13,7 @@ from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import Turn
 from tugline.trajectory.advantages import weigh
 from tugline.trajectory.merge import linked
-from tugline.trajectory.rows import drift_of, lay_out, level_of, path_to, why_untrained
+from tugline.trajectory.rows import drift_of, lay_out, level_of, path_to, trains_partly, why_untrained
 
 Strategy = Literal["exact", "per_call", "merged"]
 
@@ -62,10 +62,16 @@ def build(
             mine &= {leaf}
         if not mine:
             continue
-        trace = _trace(session, path, mine, owner, len(traces))
-        owner.update(dict.fromkeys(mine, trace.trace_id))
+        partly = {
+            part.turn_id: part.n
+            for part in (turn.partial for turn in path if turn.turn_id in mine)
+            if part and trains_partly(part, by_id, undelivered) and part.turn_id not in owner
+        }
+        trace = _trace(session, path, (mine | partly.keys(), by_id), owner, len(traces))
+        owner.update(dict.fromkeys(mine | partly.keys(), trace.trace_id))
+        untrained["undelivered"] -= sum(partly.values())
         traces.append(trace)
-        trimmed = sum(count(by_id[s.turn_id].sampled) - (s.end - s.start) for s in trace.spans if s.trained)
+        trimmed = sum(count(by_id[s.turn_id].sampled) - (s.end - s.start) for s in trace.spans if s.turn_id in mine)
         if trimmed:
             untrained["stop_trim"] += trimmed
     return Trajectory(
@@ -76,7 +82,7 @@ def build(
         reward=session.reward,
         reward_parts=dict(session.reward_parts),
         traces=weigh([replace(trace, links=_links(trace, by_id, owner)) for trace in traces]),
-        untrained=dict(sorted(untrained.items())),
+        untrained={reason: n for reason, n in sorted(untrained.items()) if n},
     )
 
 
@@ -96,8 +102,15 @@ def _row_ends(turns: Sequence[Turn], trainable: set[str], strategy: Strategy) ->
     return ends
 
 
-def _trace(session: SessionFacts, path: Sequence[Turn], mine: set[str], owner: dict[str, str], order: int) -> Trace:
-    columns = lay_out(path, mine)
+def _trace(
+    session: SessionFacts,
+    path: Sequence[Turn],
+    owned: tuple[set[str], Mapping[str, Turn]],
+    owner: dict[str, str],
+    order: int,
+) -> Trace:
+    mine, turns = owned
+    columns = lay_out(path, mine, turns)
     parent = next((owner[t.turn_id] for t in reversed(path) if t.turn_id in owner), None)
     last = path[-1]
     return Trace(

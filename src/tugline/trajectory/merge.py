@@ -74,7 +74,7 @@ class _Known:
         if found is None:
             return root
         parent, keep = found
-        return replace(root, parent=parent, keep=keep, bridge=take(root.bridge, keep))
+        return replace(root, parent=parent, keep=keep, bridge=take(root.bridge, keep), partial=None)
 
     def _longest(self, prompt: Ids) -> tuple[str, int] | None:
         """The longest known beginning of a prompt: each step halves what is left or shortens the prompt."""

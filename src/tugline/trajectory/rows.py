@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from tugline.core.columns import Floats, Ids, concat, concat_floats, count, nans, take, take_floats
 from tugline.core.errors import VerifyError
 from tugline.core.trace import Span
-from tugline.core.turn import CallOutcome, CallRecord, Turn
+from tugline.core.turn import CallOutcome, CallRecord, Partial, Turn
 
 CONTEXT_ONLY = ("auxiliary",)
 """Roles whose turns are context, never trained."""
+
+NONE: Mapping[str, Turn] = MappingProxyType({})
 
 SERVED = (CallOutcome.ANSWERED, CallOutcome.REPLAYED, CallOutcome.COALESCED)
 """Outcomes of calls whose client got the reply."""
@@ -47,8 +50,9 @@ def path_to(leaf: str, turns: Mapping[str, Turn]) -> list[Turn]:
     return path
 
 
-def lay_out(path: Sequence[Turn], owned: Collection[str]) -> Columns:
-    """The row of a path. Turns in `owned` are trained here; the others are masked context."""
+def lay_out(path: Sequence[Turn], owned: Collection[str], others: Mapping[str, Turn] = NONE) -> Columns:
+    """The row of a path. Turns in `owned` are trained here; the others are masked context. `others`: turns beside the
+    path, of which it may hold and train the beginning."""
     mask = bytearray()
     parts: list[Ids] = []
     values: list[Floats] = []
@@ -68,12 +72,30 @@ def lay_out(path: Sequence[Turn], owned: Collection[str]) -> Columns:
         parts += [turn.bridge, turn.sampled]
         values += [nans(count(turn.bridge)), _logprobs_of(turn)]
         mask += bytes(count(turn.bridge)) + (b"\1" if trained else b"\0") * count(turn.sampled)
+        part, origin = turn.partial, others.get(turn.partial.turn_id) if turn.partial else None
+        if part is not None and origin is not None and part.train and part.at + part.n <= count(turn.bridge):
+            at, mine = length + part.at, origin.turn_id in owned
+            values[-2] = concat_floats(
+                [
+                    nans(part.at),
+                    take_floats(_logprobs_of(origin), 0, part.n),
+                    nans(count(turn.bridge) - part.at - part.n),
+                ]
+            )
+            mask[at : at + part.n] = (b"\1" if mine else b"\0") * part.n
+            spans.append(Span(at, at + part.n, origin.turn_id, origin.role, "abort", mine))
+            _add_runs(runs, origin, at, part.n)
         spans.append(Span(start, end, turn.turn_id, turn.role, turn.finish, trained))
-        for offset, version in turn.version_runs:
-            if offset < count(turn.sampled) and (not runs or runs[-1][1] != version):
-                runs.append((start + offset, version))
+        _add_runs(runs, turn, start, count(turn.sampled))
         length = end
     return Columns(concat(parts), bytes(mask), concat_floats(values), tuple(spans), tuple(runs), trimmed)
+
+
+def _add_runs(runs: list[tuple[int, int]], turn: Turn, start: int, n: int) -> None:
+    """The versions of the first `n` tokens that a turn sampled, which stand at `start`."""
+    for offset, version in turn.version_runs:
+        if offset < n and (not runs or runs[-1][1] != version):
+            runs.append((start + offset, version))
 
 
 def _logprobs_of(turn: Turn) -> Floats:
@@ -129,6 +151,12 @@ def why_untrained(turn: Turn, undelivered: frozenset[str]) -> str | None:
     if turn.turn_id in undelivered:
         return "undelivered"
     return turn.role if turn.role in CONTEXT_ONLY else None
+
+
+def trains_partly(part: Partial, turns: Mapping[str, Turn], undelivered: frozenset[str]) -> bool:
+    """Whether the beginning of a turn trains inside another's bridge: asked for, and nothing else trains that turn."""
+    origin = turns.get(part.turn_id)
+    return part.train and origin is not None and why_untrained(origin, undelivered) == "undelivered"
 
 
 def undelivered_turns(turns: Sequence[Turn], calls: Sequence[CallRecord]) -> frozenset[str]:

@@ -22,7 +22,7 @@ from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import Link, Turn
 from tugline.trajectory.build import SessionFacts, build
 from tugline.trajectory.merge import strategy_for
-from tugline.trajectory.rows import Columns, drift_of, lay_out, level_of, path_to, why_untrained
+from tugline.trajectory.rows import Columns, drift_of, lay_out, level_of, path_to, trains_partly, why_untrained
 
 WEIGHT_SLACK = 1e-6
 """How far the weights of a session's rows may be from 1: they pass through a store."""
@@ -94,7 +94,7 @@ def verify_trace(trace: Trace, turns: Mapping[str, Turn]) -> list[Finding]:
         path = path_to(trace.spans[-1].turn_id, turns)
     except VerifyError as err:
         return [_row(trace, "broken_path", None, err.message)]
-    found = _columns_differ(trace, lay_out(path, owned))
+    found = _columns_differ(trace, lay_out(path, owned, turns))
     if trace.drift != drift_of(path, owned) or trace.level != level_of(path):
         found.append(_row(trace, "row_labels", None, "drift or level are not the path's"))
     if any(turn.session_id != trace.session_id for turn in path):
@@ -136,25 +136,20 @@ def verify_masks(
     owners: Counter[str] = Counter()
     found: list[Finding] = []
     by_id = {t.turn_id: t for t in turns}
+    parts = _parts(turns, by_id, undelivered)
     for trace in traces:
         for span in trace.spans:
             if not span.trained:
                 continue
             owners[span.turn_id] += 1
-            known = by_id.get(span.turn_id)
-            missing = count(known.sampled) - (span.end - span.start) if known else 0
-            if known is None or not 0 <= missing <= 1:
+            known, length = by_id.get(span.turn_id), span.end - span.start
+            missing = count(known.sampled) - length if known else 0
+            whole = length in parts[span.turn_id] if span.turn_id in parts else 0 <= missing <= 1
+            if known is None or not whole:
                 found.append(_row(trace, "mask_sum", span.start, f"turn {span.turn_id} is not trained whole"))
             if sum(trace.loss_mask[span.start : span.end]) != span.end - span.start:
                 found.append(_row(trace, "mask_sum", span.start, f"turn {span.turn_id}: mask and span disagree"))
-    for turn in turns:
-        reason = why_untrained(turn, undelivered)
-        if turn.turn_id not in owners and reason is None:
-            message = f"turn {turn.turn_id} was sampled and delivered, but no row trains it"
-            found.append(Finding("not_trained", turn.session_id, None, turn.turn_id, None, None, message))
-        elif turn.turn_id in owners and reason is not None and turn.untrainable is None:  # that one is verify_trace's
-            message = f"turn {turn.turn_id} is trained although it is {reason}"
-            found.append(Finding("context_trained", turn.session_id, None, turn.turn_id, None, None, message))
+    found += _untrained(turns, owners, parts, undelivered)
     for turn_id, times in owners.items():
         if times > 1:
             session = by_id[turn_id].session_id if turn_id in by_id else ""
@@ -221,6 +216,36 @@ def _different(stored: object, fresh: object, names: Sequence[str]) -> Iterator[
         ours, own = getattr(stored, name), getattr(fresh, name)
         if ours != own:
             yield name, ours, own
+
+
+def _parts(turns: Sequence[Turn], by_id: Mapping[str, Turn], undelivered: frozenset[str]) -> dict[str, set[int]]:
+    """Turns whose beginning trains inside other bridges -> lengths of those beginnings."""
+    parts: dict[str, set[int]] = {}
+    for part in (turn.partial for turn in turns):
+        if part is not None and trains_partly(part, by_id, undelivered):
+            parts.setdefault(part.turn_id, set()).add(part.n)
+    return parts
+
+
+def _untrained(
+    turns: Sequence[Turn], owners: Mapping[str, int], parts: Mapping[str, set[int]], undelivered: frozenset[str]
+) -> list[Finding]:
+    """Turns that no row trains and one should, and the other way round."""
+    found: list[Finding] = []
+    echoed = {turn.partial.turn_id for turn in turns if turn.partial and turn.turn_id in owners}
+    for turn in turns:
+        reason = why_untrained(turn, undelivered)
+        if turn.turn_id not in owners and reason is None:
+            message = f"turn {turn.turn_id} was sampled and delivered, but no row trains it"
+            found.append(Finding("not_trained", turn.session_id, None, turn.turn_id, None, None, message))
+        elif turn.turn_id in parts:
+            if turn.turn_id in echoed and turn.turn_id not in owners:
+                message = f"the beginning of turn {turn.turn_id} was echoed, but no row trains it"
+                found.append(Finding("not_trained", turn.session_id, None, turn.turn_id, None, None, message))
+        elif turn.turn_id in owners and reason is not None and turn.untrainable is None:  # that one is verify_trace's
+            message = f"turn {turn.turn_id} is trained although it is {reason}"
+            found.append(Finding("context_trained", turn.session_id, None, turn.turn_id, None, None, message))
+    return found
 
 
 def continuous(trace: Trace, turns: Mapping[str, Turn]) -> bool:

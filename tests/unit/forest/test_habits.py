@@ -129,3 +129,21 @@ def test_results_in_another_order_than_before_are_another_prompt() -> None:
     assert at.parent is not None
     assert at.parent.turn_id == "turn_0"
     assert "foreign_assistant" in at.drift
+
+
+def test_a_turn_behind_an_assistant_turn_may_come_back_as_one_with_it() -> None:
+    session = Session()
+    first = say("one", stem="a")
+    session.call(START, first)
+    for before in ((), (first, user("more"))):
+        cut = say("Here", reasoning="think")
+        turn = session.call([*START, *before, cut], say(" it is.", '{"k": 1}', reasoning=" on", stem="z"))
+        whole = say("Here it is.", '{"k": 1}', reasoning="think on", stem="z")
+        for echoed in ((cut, turn.echo), (whole,)):
+            at = session.forest.attach(session.request([*START, *before, *echoed, *results(whole)]))
+            assert (at.parent, at.match, at.tail) == (turn, "exact", results(whole))
+        again = session.call([*START, *before, whole, *results(whole)], say("done", stem="y"))
+        at = session.forest.attach(
+            session.request([*START, *before, whole, *results(whole), say("done", stem="y"), user("on")])
+        )
+        assert (at.parent, at.match) == (again, "exact")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tugline.cli.wiring import make_trajectory
-from tugline.core.contracts import Access, ModelRoute, Policy, SessionCalls
+from tugline.core.contracts import Access, EditPolicy, ModelRoute, Policy, SessionCalls
 from tugline.core.errors import BadRequest, Conflict, NotFound, Overloaded, StoreError
 from tugline.core.ident import new_secret
 from tugline.core.session import Ended, Outcome, Running, SessionKey, SessionState
@@ -111,18 +111,22 @@ async def test_options_become_the_sessions_policy(gate: Gate) -> None:
     manual = sessions(gate, engines={"teacher"})
     options = SessionOptions(
         temperature=0, top_p=0.5, top_k=7, max_tokens=9, max_turns=3, max_tokens_per_session=40,
-        engine="teacher", media="refuse", constraints="ignore",
+        engine="teacher", media="refuse", constraints="ignore", streaming="live", history_reasoning="template",
+        edits={"text_changed": "retain", "train_partial": True},
     )  # fmt: skip
     made = await manual.open(options)
     assert gate.policies[made.session] == Policy(
-        Sampling(0, 0.5, 7, 9), 3, 40, media="refuse", constraints="ignore", routes=(ModelRoute("*", "teacher"),)
-    )
+        Sampling(0, 0.5, 7, 9), 3, 40, media="refuse", constraints="ignore", routes=(ModelRoute("*", "teacher"),),
+        streaming="live", history_reasoning="template", edits=EditPolicy(text_changed="retain", train_partial=True),
+    )  # fmt: skip
     routes = (ModelRoute("gpt-*", "teacher"),)
     routed = await manual.open(SessionOptions(routes=routes))
     assert gate.policies[routed.session].routes == routes
     plain = await manual.open()
     assert gate.policies[plain.session] == Policy(Sampling(1.0, 1.0, 0, 100), max_turns=50)
-    assert (await manual.show(made.session)).options["engine"] == "teacher"
+    shown = (await manual.show(made.session)).options
+    assert (shown["engine"], shown["edits"]) == ("teacher", {"text_changed": "retain", "train_partial": True})
+    assert "edits" not in (await manual.show(plain.session)).options
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,13 @@ async def test_options_become_the_sessions_policy(gate: Gate) -> None:
         ({"routes": (ModelRoute("x", "teacher"),), "engine": "teacher"}, "engine"),
         ({"media": "show"}, "media"),
         ({"constraints": "keep"}, "constraints"),
+        ({"streaming": "never"}, "streaming"),
+        ({"history_reasoning": "honour"}, "history_reasoning"),
+        ({"edits": {"call_added": "retain"}}, "edits.call_added"),
+        ({"edits": {"text_changed": "keep"}}, "edits.text_changed"),
+        ({"edits": {"text_changed": True}}, "edits.text_changed"),
+        ({"edits": {"train_partial": "retain"}}, "edits.train_partial"),
+        ({"edits": ["text_changed"]}, "edits"),
         ({"metadata": {"x": "y" * 20_000}}, "metadata"),
         ({"metadata": {"x": object()}}, "metadata"),
         ({"metadata": [1]}, "metadata"),

@@ -45,6 +45,9 @@ class MemoryStore:
     async def load_turns(self, session_id: str) -> Sequence[Turn]:
         return ()
 
+    async def load_calls(self, session_id: str) -> Sequence[CallRecord]:
+        return ()
+
     async def put_session(self, state: SessionState) -> None:
         self.states[state.key.session_id] = state
         self.order.append(state)

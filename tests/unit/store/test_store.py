@@ -69,9 +69,9 @@ async def test_marking_changes_the_outcome_and_a_late_repeat_of_the_commit_does_
         await store.commit(call_for(turn), turn)
         await store.mark(f"call-{turn.turn_id}", CallOutcome.UNDELIVERED)
         await store.commit(call_for(turn), turn)
-        assert store.iter_calls("ses") == [call_for(turn, outcome=CallOutcome.UNDELIVERED)]
+        assert store.iter_calls("ses") == [call_for(turn, outcome=CallOutcome.UNDELIVERED, settled=True)]
         await store.mark(f"call-{turn.turn_id}", CallOutcome.ANSWERED)
-        assert store.iter_calls("ses") == [call_for(turn)]
+        assert store.iter_calls("ses") == [call_for(turn, settled=True)]
         with pytest.raises(StoreError, match="not stored"):
             await store.mark("none", CallOutcome.ANSWERED)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -27,6 +27,23 @@ class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: str
 
 
+Edit: TypeAlias = Literal["retain", "honour"] | None
+
+
+class EditsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What becomes of turns that an agent sends back changed, where that is not as the run's settings have it."""
+
+    ws_trim: Edit = None
+    reasoning_changed: Edit = None
+    args_lossy_known: Edit = None
+    args_repaired: Edit = None
+    args_changed: Edit = None
+    text_changed: Edit = None
+    partial_echo: Edit = None
+    train_partial: bool | None = None
+    head_changed: Edit = None
+
+
 class OpenBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A session to open. Everything may be left out."""
 
@@ -44,12 +61,17 @@ class OpenBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     routes: tuple[RouteBody, ...] = ()
     media: Literal["omit", "refuse"] | None = None
     constraints: Literal["ignore", "refuse"] | None = None
+    streaming: Literal["buffered", "live"] | None = None
+    history_reasoning: Literal["keep", "template"] | None = None
+    edits: EditsBody = EditsBody()
     metadata: dict[str, Any] = {}
 
     def options(self) -> SessionOptions:
         """As the service takes it."""
-        plain = {name: getattr(self, name) for name in self.__struct_fields__ if name != "routes"}
-        return SessionOptions(**plain, routes=tuple(ModelRoute(r.pattern, r.engine) for r in self.routes))
+        plain = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("routes", "edits")}
+        edits = {name: value for name, value in msgspec.structs.asdict(self.edits).items() if value is not None}
+        routes = tuple(ModelRoute(r.pattern, r.engine) for r in self.routes)
+        return SessionOptions(**plain, routes=routes, edits=edits)
 
 
 class EndBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
