@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from tugline.core.errors import ConfigError
-from tugline.core.items import Assistant, Head, Request, UserText
+from tugline.core.items import Assistant, Head, Request, ToolCall, UserText
 from tugline.testing.replay import How, main, replay
 from tugline.testing.replay_labels import compared, load_labels
-from tugline.testing.replay_said import as_quoted
+from tugline.testing.replay_report import markdown
+from tugline.testing.replay_said import as_echoed, as_quoted
 from unit.testing.test_replay import chat, record, user
 
-LABELS = Path(__file__).resolve().parents[2] / "golden" / "labels.toml"
+TESTS = Path(__file__).resolve().parents[2]
+LABELS = TESTS / "golden" / "labels.toml"
+TABLE = TESTS.parent / "docs" / "recorded-runs.md"
 TOOLS = [{"type": "function", "function": {"name": "bash"}}]
 SUMMARY = "Nothing is done yet, but the file was found."
 
@@ -85,6 +88,60 @@ def test_a_root_that_nothing_explains_fails_though_it_was_expected(folder: Path)
     assert main(labelled(folder, GOOD + odd + "faults = true\n")) == 0
 
 
+def test_without_labels_every_run_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(folder / "in")]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "h/compact  sampled 4  unattached 0  unknown 0  main root_first, compaction root_compaction, "
+        "main root_compacted, main root_repeated; compaction_of 2; resample_of 1\n"
+    ) in out
+    assert out.endswith("2 of 2 runs without faults: 0 roots that nothing explains, 0 unattached\n")
+    talk = [user("y"), {"role": "assistant", "content": "never said"}, user("z")]
+    odd = [{"body": chat(*m, tools=TOOLS)} for m in ([user("x")], [user("y")], talk)]
+    record(folder / "in", "h/odd", odd, [told("1"), told("2"), told("3")])
+    assert main([str(folder / "in")]) == 1
+    out = capsys.readouterr().out
+    assert "h/odd  sampled 3  unattached 1  unknown 1  main root_first, main root_unknown" in out
+    assert out.endswith("3 of 3 runs without faults: 1 roots that nothing explains, 1 unattached\n")
+
+
+@pytest.mark.parametrize("fault", ["a reply is missing", "a fault is recorded", "the scenario has one"])
+def test_a_root_that_nothing_explains_does_not_fail_a_run_with_faults(folder: Path, fault: str) -> None:
+    replies: list[dict[str, Any]] = [told("1"), told("2"), told("3")]
+    if fault == "a reply is missing":
+        replies.pop()
+    elif fault == "a fault is recorded":
+        replies.append({"what": "fault-cut"})
+    else:
+        replies.append({"scenario": {"faults": [{"step": 1}]}})
+    record(folder / "in", "h/odd", [{"body": chat(user(t), tools=TOOLS)} for t in "xyz"], replies)
+    assert main([str(folder / "in")]) == 0
+
+
+def test_what_is_found_as_markdown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*labelled(folder, GOOD.replace("resample_of = 1", "spawned_by = 1")), "--markdown"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        "| harness | runs | turns | what | expected | found |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    assert "| h | 2 | 5 | begins: main (`root_first`) | 2 | 2 |" in lines
+    assert "| h | 2 | 5 | link `spawned_by` | 1 | 0 |" in lines
+    assert main([str(folder / "in"), "--markdown"]) == 0
+    assert "| h/plain |  | 1 | 0 | 0 | main root_first |" in capsys.readouterr().out.splitlines()
+
+
+def test_agents_that_were_asked_the_same_are_told_apart_by_the_ids_of_their_calls() -> None:
+    asked = Request("m", Head(), (UserText("count"),))
+    first = Assistant(None, None, (ToolCall("c1", "look", '{"at": "aaaa"}'),))
+    second = Assistant(None, None, (ToolCall("c2", "look", '{"at": "bbbb"}'),))
+    later = [Request("m", Head(), (UserText("count"), said, UserText("x"))) for said in (first, second)]
+    ours = Assistant(None, None, (ToolCall("c2", "look", '{"at": "sand"}'),))
+    assert as_echoed(ours, asked, later) == second
+    renamed = Assistant(None, None, (ToolCall("c9", "look", '{"at": "sand"}'),))
+    assert as_echoed(renamed, asked, later).calls[0].arguments == '{"at": "aaaa"}'
+
+
 @pytest.mark.parametrize("text", ["[plain", "[other]\n", "[plain]\nh = 3\n", '[run."h/x"]\nroot = []\n'])
 def test_files_that_are_no_labels_are_refused(folder: Path, text: str) -> None:
     assert main(labelled(folder, text)) == 2
@@ -116,3 +173,4 @@ def test_real_conversations_are_what_was_written_down() -> None:
     runs = {f"{h}/{run}": one for h, tally in found.items() for run, one in tally.runs.items()}
     text, same = compared(load_labels(LABELS), runs)
     assert same, text
+    assert markdown(runs, load_labels(LABELS)) in TABLE.read_text("utf-8"), "the page is not of these recordings"
