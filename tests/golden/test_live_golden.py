@@ -109,7 +109,11 @@ def test_with_silences_it_still_is(case: Case) -> None:
 
 
 def words(reply: Reply) -> list[str]:
-    return [word for word in (reply.assistant.text or "").split() if word.isascii() and word.isalpha() and word[2:]]
+    return [
+        word
+        for word in (reply.assistant.text or "").split()
+        if word.isascii() and word.isalpha() and 2 < len(word) < 20
+    ]
 
 
 def blocks(stream: bytes) -> list[bytes]:
