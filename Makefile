@@ -29,6 +29,7 @@ soak: $(PY)
 	$(PY) tests/mutants/run.py --all
 	$(PY) tests/real/clis.py .clis
 	TUGLINE_TEST_CLIS=.clis $(PY) -m pytest -q -n 2 tests/real/test_clis_exact.py
+	TUGLINE_TEST_STREAMING=live TUGLINE_TEST_CLIS=.clis $(PY) -m pytest -q -n 2 tests/real/test_clis_exact.py
 	TUGLINE_TEST_CLIS=.clis TUGLINE_TEST_SILENCE=180 $(PY) -m pytest -q -s -n 9 tests/real/test_keepalive.py
 
 bench: $(PY)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from real.clis import CLIS, Cli, run_cli
-from service.wire_kit import assert_exact, wire
+from service.wire_kit import STREAMING, assert_exact, wire
 from tugline.core.turn import CallOutcome
 from tugline.dialects import DIALECTS
 from tugline.gateway.delivery import Timing
@@ -77,7 +77,8 @@ async def test_a_long_silence_breaks_no_stream(tmp_path: Path, cli: Cli, monkeyp
         assert (work / "made.txt").read_text() == "made by the tool\n"
         assert [c.outcome for c in calls] == [CallOutcome.ANSWERED] * 2, story
         assert {c.dialect for c in calls} == {cli.dialect}
-        assert beats.sent >= 2 * (SILENCE / timing.keepalive - 2)
+        if STREAMING == "buffered":  # else the words of the reply are spread over its time
+            assert beats.sent >= 2 * (SILENCE / timing.keepalive - 2)
         result = json.dumps([i.text for t in gate.turns() for i in t.items if hasattr(i, "call_id")])
         assert "marzipan" in result, result
         assert_exact(await gate.prove(), calls=2)

@@ -49,12 +49,13 @@ def script(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("dialect", [d.name for d in DIALECTS])
-def test_one_exact_row_per_session(tmp_path: Path, dialect: str) -> None:
+@pytest.mark.parametrize(("dialect", "streaming"), [*((d.name, "buffered") for d in DIALECTS), ("anthropic", "live")])
+def test_one_exact_row_per_session(tmp_path: Path, dialect: str, streaming: str) -> None:
     out = tmp_path / "run"
     result = tugline_json(
         "rollout", "create-file-0", "--harness", NAMES[dialect], "-n", "2", "--out", str(out),
         "--engine", f"scripted:{script(tmp_path / 'script.jsonl')}", "--set", "sampling.max_tokens=1000",
+        "--set", f"gateway.streaming={streaming}",
         "--set", f"engine.model={model_dir(tmp_path, 32_768)}",
     )  # fmt: skip
     verify = result["verify"]
