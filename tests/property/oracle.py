@@ -121,13 +121,6 @@ class Oracle:
         self._add(turn_id, sent)
         self._lost[turn_id] = sent
 
-    def lost(self, sent: Sent) -> None:
-        """The client left in the middle of a reply. One that is shown while it is sampled may not have been whole."""
-        if self._rig.setting.live and sent.stream and not self._rig.setting.grace and self._turn_of(sent) is None:
-            self.refused()
-        else:
-            self.abandoned(sent)
-
     def refused(self) -> None:
         """A call that gave nothing."""
         self._calls += 1

@@ -123,7 +123,7 @@ class World:
         ended = Ended(SessionKey(SESSION, "g", "task", 0), Outcome.COMPLETED, 1.0)
         await self.store.put_session(ended)
         self.made = make_trajectory(ended, self.turns(), list(self.store.iter_calls(SESSION)))
-        await self.store.put_traces(SESSION, self.made.traces)
+        await self.store.put_trajectory(self.made)
         return prove_run(self.store, JournalIndex(self.run / "engine").get)
 
     def turns(self) -> list[Turn]:
