@@ -20,6 +20,7 @@ from service.wire_kit import DIALECT_NAMES, Wire, wire
 from tugline.cli.wiring import PILOT, chat_model
 from tugline.core.columns import count
 from tugline.core.contracts import Policy
+from tugline.core.items import Assistant
 from tugline.core.turn import CallOutcome, Sampling
 from tugline.dialects import DIALECTS
 from tugline.engines.scripted import ScriptedEngine
@@ -105,11 +106,18 @@ async def test_after_a_kill_what_was_lost_is_replayed_and_what_was_read_is_sampl
     async with second_life(tmp_path / "run", [REPEAT, {"text": "new words"}]) as kit:
         secret = (await kit.session()).secret
         before = kit.turns()
-        again = (await call(kit.gateway.url, secret, api, "two", stream=stream)).said(api, stream=stream)
+        client = await asyncio.to_thread(RawClient, kit.gateway.url, secret)
+
+        async def ask(text: str) -> Assistant:
+            """On one connection: each request says that the answer before it was read."""
+            client.ask(*request_of(api, text, stream=stream))
+            return (await asyncio.to_thread(client.read)).said(api, stream=stream)
+
+        again = await ask("two")
         assert (again.text, len(again.calls), kit.turns()) == ("lost words", 1, before)
         for text in ("two", "one"):
-            fresh = await call(kit.gateway.url, secret, api, text, stream=stream)
-            assert fresh.said(api, stream=stream).text == "new words"
+            assert (await ask(text)).text == "new words"
+        client.leave()
         proof = await kit.prove()
         assert (proof.findings, proof.calls_exact) == ([], 4)
         assert proof.trained_tokens == proof.sampled_tokens
@@ -159,10 +167,12 @@ async def test_a_client_that_left_before_the_restart_gets_its_reply_after_it(tmp
         client.ask(*request_of("chat", "go", stream=False))
         if read:
             await asyncio.to_thread(client.read)
-        client.leave()
-        async with asyncio.timeout(10):
+        else:
+            client.leave()
+        async with asyncio.timeout(20):
             while not any(c.settled for c in kit.store.iter_calls("ses_a")):
                 await asyncio.sleep(0.01)
+        client.leave()
         (first,) = kit.store.iter_calls("ses_a")
         assert first.outcome is (CallOutcome.ANSWERED if read else CallOutcome.UNDELIVERED)
         again = LocalGateway(kit.engine, chat_model(PILOT), kit.store, DIALECTS, GatewayOptions())

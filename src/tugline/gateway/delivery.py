@@ -159,8 +159,6 @@ class Delivery:
             reply = self._replies[verdict.turn_id]
             lane.retries.take(attached.fingerprint)  # whoever asks the same meanwhile wants another
             if await self._replay(session, call, verdict.turn_id, conn):
-                lane.retries.delivered(attached.fingerprint, verdict.turn_id, call.call_id)
-                lane.forest.mark_delivered(verdict.turn_id)
                 self._expect(session, (call, CallOutcome.REPLAYED), attached, (verdict.turn_id, reply), conn)
             else:
                 lane.retries.give_back(attached.fingerprint, verdict.turn_id)
@@ -366,8 +364,10 @@ class Delivery:
         async def settle(delivered: bool) -> None:
             outcome = CallOutcome.REPLAYED if delivered else CallOutcome.UNDELIVERED
             tally(session, call, self._deps.metrics, outcome)
-            if delivered:
+            if delivered:  # before the record is written: the next request may come meanwhile
                 self._replies.pop(turn_id, None)
+                call.lane.retries.delivered(call.place.attached.fingerprint, turn_id, call.call_id)
+                call.lane.forest.mark_delivered(turn_id)
             with contextlib.suppress(StoreError):
                 await self._deps.log.commit(side_record(session, call, turn_id, outcome), None)
 
