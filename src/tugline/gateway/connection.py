@@ -30,10 +30,14 @@ class Connection:
         self.said = False
         """Part of a reply has left: from now on an error can only cut."""
 
-    @property
     def left(self) -> bool:
         """Whether the client is known to have left."""
         return self.gone.is_set() or (self.line is not None and self.line.over)
+
+    @property
+    def unread(self) -> bool:
+        """Whether the client is known to have left before it had read what it was sent."""
+        return self.line.lost if self.line is not None else self.gone.is_set()
 
     async def watch(self) -> None:
         """Wait for the client to leave. Run beside the work; cancel when the response has been sent."""

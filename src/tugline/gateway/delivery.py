@@ -22,7 +22,7 @@ from tugline.core.items import Pending, Reply, Request
 from tugline.core.roles import first_hint
 from tugline.core.turn import CallOutcome
 from tugline.forest.attach import Attachment
-from tugline.forest.retries import Join, Replay
+from tugline.forest.retries import Fresh, Join, Replay
 from tugline.forest.roles import Place, place
 from tugline.gateway.admission import check_length, check_request, engine_for
 from tugline.gateway.connection import Connection, refuse, stream_headers
@@ -155,6 +155,9 @@ class Delivery:
         session.receipts.look()
         look(self._running.values(), lane.retries, attached.fingerprint)
         verdict = lane.retries.decide(attached.fingerprint)
+        if isinstance(verdict, Fresh) and verdict.resample:
+            session.receipts.look(ask=True)
+            verdict = lane.retries.decide(attached.fingerprint)
         if isinstance(verdict, Replay) and verdict.turn_id in self._replies:
             reply = self._replies[verdict.turn_id]
             lane.retries.take(attached.fingerprint)  # whoever asks the same meanwhile wants another
@@ -312,7 +315,7 @@ class Delivery:
     async def _send(self, conn: Connection, call: Inbound, reply: Reply, follower: Follower | None = None) -> bool:
         """Send the reply, or what is left of it; False when the client had left before the last byte was handed over,
         or has seen something else. It is spelled as this call asked for it, whoever asked first."""
-        if conn.gone.is_set():
+        if conn.left():
             return False
         reply = replace(reply, request=call.request)
         with contextlib.suppress(OSError):
@@ -329,8 +332,10 @@ class Delivery:
                 if not conn.started:
                     await conn.start(200, stream_headers(call.dialect))
                 await conn.body(rest, more=True)
+                if conn.left():  # what was read then is not the whole
+                    return False
                 await conn.body(terminal, more=False)
-            return not conn.gone.is_set()
+            return not conn.unread
         return False
 
     async def _settle(

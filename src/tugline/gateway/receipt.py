@@ -30,8 +30,8 @@ LINGER = 2.0
 """Seconds that a connection which we have closed is watched."""
 PATIENCE = 0.25
 """Seconds that the end of a session waits for acknowledgements; systems put them off by up to 40 ms."""
-_CLOSED = 7
-"""TCP_CLOSE of the kernel: closed by both sides, or reset."""
+_CLOSED, _CLOSE_WAIT = 7, 8
+"""States of the kernel: closed by both sides, or reset; closed by the other side."""
 
 Fate = Literal["read", "lost"]
 
@@ -50,6 +50,28 @@ class Line:
     def over(self) -> bool:
         """Whether the client has left. Known a little before the application is told."""
         return self._fate is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the client left something unread."""
+        return self._fate == "lost"
+
+    def look(self) -> None:
+        """Ask the system whether the client is there: its word may reach us behind that of the client's next
+        connection. Tells nothing where the system does not number states."""
+        if self._fate is not None or self._transport.is_closing():
+            return
+        sock = self._transport.get_extra_info("socket")
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            copy = socket.socket(fileno=os.dup(sock.fileno()))
+            try:
+                state = _state(copy)
+            finally:
+                copy.close()
+            if state == _CLOSED:  # and not by us
+                self._end("lost")
+            elif state == _CLOSE_WAIT:
+                self.farewell()
 
     def arrived(self) -> None:
         """A request begins."""
@@ -125,9 +147,11 @@ class Receipt:
             self._socket = socket.socket(fileno=os.dup(sock.fileno()))
             self._watch = asyncio.ensure_future(self._follow(transport))
 
-    def look(self) -> None:
-        """Settle now if the fate of a watched connection is known."""
+    def look(self, *, ask: bool = False) -> None:
+        """Settle now if the fate of a watched connection is known; `ask`: of one that goes on, too."""
         if self._socket is None or not self._open:
+            if ask:
+                self._line.look()
             return
         try:
             closed = _state(self._socket) == _CLOSED
@@ -190,10 +214,10 @@ class Receipts:
         self._open.add(receipt)
         line.expect(receipt)
 
-    def look(self) -> None:
-        """Settle what is known by now."""
+    def look(self, *, ask: bool = False) -> None:
+        """Settle what is known by now; `ask`: what the system knows of connections that go on, too."""
         for receipt in list(self._open):
-            receipt.look()
+            receipt.look(ask=ask)
 
     async def end(self) -> None:
         """Settle everything."""

@@ -55,7 +55,10 @@ def look(running: Iterable[Running], retries: RetryBook, fingerprint: bytes) -> 
     there = False
     for each in list(running):
         if retries.runs(fingerprint, each.call_id):
-            left = bool(each.conns) and all(conn.left for conn in each.conns)
+            for conn in each.conns:
+                if conn.line is not None:
+                    conn.line.look()
+            left = bool(each.conns) and all(conn.left() for conn in each.conns)
             there = there or not left
             if left:
                 retries.abandon(fingerprint, each.call_id)

@@ -1,0 +1,70 @@
+"""What the system knows of a client before the event loop has said it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import sys
+
+import pytest
+
+from tugline.gateway.receipt import Line, Receipts
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux numbers the states of a connection")
+
+
+class Quiet(asyncio.Protocol):
+    """Takes a connection and tells nobody what happens on it."""
+
+    def __init__(self, made: asyncio.Future[asyncio.Transport]) -> None:
+        self._made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()  # the loop hears of nothing from here on
+        self._made.set_result(transport)
+
+
+async def connected() -> tuple[Line, asyncio.Transport, socket.socket, asyncio.Server]:
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[asyncio.Transport] = loop.create_future()
+    server = await loop.create_server(lambda: Quiet(made), "127.0.0.1", 0)
+    client = socket.create_connection(server.sockets[0].getsockname())
+    transport = await made
+    return Line(transport), transport, client, server
+
+
+@pytest.mark.parametrize(
+    ("how", "fate"), [("stays", None), ("reads_and_closes", "read"), ("closes_unread", "lost"), ("resets", "lost")]
+)
+async def test_who_has_left_is_known_without_an_event(how: str, fate: str | None) -> None:
+    line, transport, client, server = await connected()
+    lost: list[bool] = []
+    receipts = Receipts()
+    transport.write(b"a reply")
+    receipts.expect(line, 0, "turn_0", lost.append)
+    if how == "reads_and_closes":
+        assert client.recv(100) == b"a reply"
+    if how == "resets":
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if how != "stays":
+        client.close()
+    receipts.look()
+    assert not line.over, "nothing was asked"
+    receipts.look(ask=True)
+    assert (line.over, line.lost, lost) == (fate is not None, fate == "lost", [True] if fate == "lost" else [])
+    client.close()
+    transport.abort()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_client_that_left_before_anything_was_sent() -> None:
+    line, transport, client, server = await connected()
+    client.close()
+    line.look()
+    assert line.over and not line.lost
+    transport.abort()
+    server.close()
+    await server.wait_closed()
