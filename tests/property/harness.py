@@ -205,8 +205,7 @@ class Rig:
     async def boot(self) -> None:
         """A gateway on the store as it is, as after a crash of the one before."""
         if self.gateway is not None:
-            while self.gateway._delivery._marking:  # what was handed over is on disk
-                await asyncio.wait(set(self.gateway._delivery._marking))
+            await self.gateway._delivery._marks.written()  # what was handed over is on disk
             self.gateway._pool.shutdown(wait=True)
         timing, shown = Timing(3600.0, self.setting.grace), "live" if self.setting.live else "buffered"
         options = GatewayOptions(timing=timing, retry=RetryPolicy(1, 0.0, 0.0), streaming=shown)  # type: ignore[arg-type]

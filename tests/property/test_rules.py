@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from property.forest_trees import chain, worlds
@@ -61,7 +61,7 @@ def test_what_is_honoured_is_never_in_the_kept_prompt(data: st.DataObject, asked
             assert bool(ours.reasoning) <= bool(theirs.reasoning)
 
 
-@some
+@settings(some, suppress_health_check=[HealthCheck.filter_too_much])  # not every world has such a call
 @given(st.data(), rules())
 def test_a_retained_change_attaches_at_full_depth_by_its_call_id(data: st.DataObject, asked: Rules) -> None:
     world = data.draw(worlds())

@@ -122,9 +122,8 @@ def _views(calls: Mapping[str, tuple[bytes, ...]], item: Item) -> tuple[bytes, b
     if isinstance(item, Assistant):
         return _assistant(item)
     if isinstance(item, ToolResult):
-        text = _part(item.text)
-        for media in item.media:
-            text += _part(media.media_type) + _part(media.digest)
+        media = (part for m in item.media for part in (m.media_type, m.digest))
+        text = b"".join(map(_part, (item.text, *media)))
         places = calls.get(item.call_id)
         place = _framed(places[0]) if places else b"?" + _part(item.call_id)
         return b"R" + _part(item.call_id) + _part(item.name or "") + text, b"R" + place + text
@@ -143,13 +142,13 @@ def _views(calls: Mapping[str, tuple[bytes, ...]], item: Item) -> tuple[bytes, b
 def _assistant(item: Assistant) -> tuple[bytes, bytes]:
     text, bare = item.text or "", (item.text or "").strip()
     shown = _part(text)
-    exact = b"A" + shown + _part(item.reasoning or "")
-    lenient = b"A" + (shown if len(bare) == len(text) else _part(bare))
+    exact = [b"A", shown, _part(item.reasoning or "")]
+    lenient = [b"A", shown if len(bare) == len(text) else _part(bare)]
     for call in item.calls:
         name = _part(call.name)
-        exact += _part(call.id) + name + _part(call.arguments)
-        lenient += name + _framed(arguments_view(call.arguments))
-    return exact, lenient
+        exact += (_part(call.id), name, _part(call.arguments))
+        lenient += (name, _framed(arguments_view(call.arguments)))
+    return b"".join(exact), b"".join(lenient)
 
 
 def _part(text: str) -> bytes:

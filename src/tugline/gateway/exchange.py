@@ -324,17 +324,20 @@ def tally(session: OpenSession, call: Inbound, metrics: Metrics, outcome: CallOu
 
 
 async def log_failure(session: OpenSession, call: Inbound, deps: Deps, end: End) -> None:
-    """Count and record a call that gave no turn. A store that fails here has already failed the call in the harness's
-    sight."""
+    """Count and record a call that gave no turn, whoever cancels it meanwhile. A store that fails here has already
+    failed the call in the harness's sight."""
     tally(session, call, deps.metrics, end.outcome)
     session.last_error = end.error
     if end.outcome is CallOutcome.ENGINE_FAILED:
         session.engine_failures += 1
-    record = _record(session, call, end)
+    writing = asyncio.ensure_future(deps.log.commit(_record(session, call, end), None))
     try:
-        await deps.log.commit(record, None)
+        await asyncio.shield(writing)
     except StoreError as failed:
         session.last_error = describe(failed)
+    except asyncio.CancelledError:
+        await asyncio.wait({writing})
+        raise
 
 
 def _record(session: OpenSession, call: Inbound, end: End) -> CallRecord:

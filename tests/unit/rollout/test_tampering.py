@@ -15,7 +15,7 @@ from tugline.core.columns import Floats, concat, ids
 from tugline.core.contracts import Verdict
 from tugline.core.session import Ended, Failure, Outcome, SessionKey
 from tugline.core.trace import Trace, Trajectory
-from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
+from tugline.core.turn import CallOutcome, CallRecord, Partial, Sampling, Turn
 from tugline.rollout.proof import prove_run
 from tugline.trajectory.build import SessionFacts, build
 from tugline.trajectory.rows import undelivered_turns
@@ -76,6 +76,7 @@ VALUES: dict[str, list[Any]] = {
     "role": ["main", "compaction"],
     "level": ["L0", "L2"],
     "engine": ["", "judge"],
+    "partial": [Partial("turn_none", 1, 1), Partial("turn_0000_0", 0, 1), Partial("turn_0000_0", 1, 1, train=True)],
     "links": [(("aux_of", "turn_none"),), (("parent_of", "turn_0000_0"),)],
 }
 """What a field may be instead, where any other word would be none at all."""
