@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Literal
 
@@ -112,7 +113,7 @@ class Forest(Tree):
             drift.update(self._drift(turn, request, place.upto - 1, rules))
             echoed = self._echoed(turn, request, place.upto - 1)
             tail = with_stored_ids(tail, request.items[place.upto - 1], turn.echo)
-        kept = retained(turn.turn_id if turn else None, tail, self._answers, rules)
+        kept = retained(turn.turn_id if turn else None, tail, partial(self._answers_under, request.head), rules)
         if kept is not None:
             turn, match = kept.turn, "lenient"
             drift.update(kept.drift)
@@ -137,6 +138,11 @@ class Forest(Tree):
 
     def _answers(self, turn_id: str | None) -> list[Turn]:
         return [self._turns[child] for child in self._children.get(turn_id, ())[-SIBLINGS:]]
+
+    def _answers_under(self, head: Head, turn_id: str | None) -> list[Turn]:
+        """Those that a request under a head could go on from."""
+        same = self._root(head).lenient
+        return [turn for turn in self._answers(turn_id) if turn_id or self._root(turn.head).lenient == same]
 
     def _find(
         self, chain: keys.State, items: Sequence[Item], index: int, rules: Rules, looked: dict[str, bool]

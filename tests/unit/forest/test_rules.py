@@ -119,6 +119,19 @@ def test_a_first_turn_is_retained_too_and_several_in_one_request() -> None:
     assert at.drift == ("args_changed", "edit_retained")
 
 
+def test_an_edit_under_other_tools_is_not_retained() -> None:
+    session = Session()
+    answer = say("", '{"k": 1}', stem="a")
+    session.call(START, answer, head=Head())
+    echoed = respell(answer, lambda _: '{"k": 2}')
+    items = (*START, echoed, *results(echoed))
+    asked = rules(args_changed="retain")
+    at = session.forest.attach(session.request(items, head=TOOLS), asked)
+    assert (at.parent, at.match) == (None, "root")
+    kept = session.forest.attach(session.request(items, head=Head()), asked)
+    assert kept.parent is not None
+
+
 def test_retaining_one_class_obeys_the_others() -> None:
     session, before = grown(ANSWER)
     both = replace(respell(ANSWER, lambda _: '{"k": 2}'), text="hello")
