@@ -23,7 +23,7 @@ from tugline.forest.edits import edits, edits_along, same_calls
 from tugline.forest.origins import cut_short, drift_of_tail, retained, with_stored_ids
 from tugline.forest.rules import DEFAULT, Rules
 from tugline.forest.tree import Tree, opening
-from tugline.forest.walked import Walk, Walked
+from tugline.forest.walked import Walk, Walked, weight
 
 __all__ = ["Attachment", "Forest"]
 
@@ -86,7 +86,8 @@ class Forest(Tree):
                 break
         if plain is None:
             known = before.items if before is not None else self._as_held(items, place)
-            self._walked.add(Walk(head.exact, (*known, *items[len(known) :]), end))
+            size = (before.size if before is not None else weight(known)) + weight(items[len(known) :])
+            self._walked.add(Walk(head.exact, (*known, *items[len(known) :]), end, size))
         return place, end
 
     def _deepest(self, chains: Sequence[keys.State], items: Sequence[Item], skip: int, rules: Rules) -> _Place:

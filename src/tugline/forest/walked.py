@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from sys import getsizeof
 from threading import Lock
 
-from tugline.core.items import Item
+from tugline.core.items import Assistant, Item, ToolResult, UserMedia
 from tugline.forest import keys
 
 KEPT = 8
 """Requests of one session that are remembered; a conversation that only grows needs one, its helpers one each."""
+
+ROOM = 16 << 20
+"""Bytes that they may take in all: requests are remembered before it is known whether they are ever answered. What is
+longer than this is hashed whole each time."""
+
+BARE = 100
+"""Bytes of an item or a call beside its texts: its object and a place in a tuple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,8 @@ class Walk:
     """Exact key of the empty conversation under the request's head."""
     items: tuple[Item, ...]
     end: keys.Chain
+    size: int
+    """Bytes of the items, see `weight`."""
 
     def begins(self, root: bytes, items: Sequence[Item]) -> bool:
         """Whether the items are these and more."""
@@ -50,9 +60,28 @@ class Walked:
         return next((walk for walk in walks if walk.begins(root, items)), None)
 
     def add(self, walk: Walk) -> None:
-        """Remember a request."""
+        """Remember a request, if there is room for it, and forget the oldest that there is none for any more."""
+        if walk.size > ROOM:
+            return
         with self._lock:
             self._walks[walk.end.exact] = walk
             self._walks.move_to_end(walk.end.exact)
-            if len(self._walks) > KEPT:
-                self._walks.popitem(last=False)
+            held = sum(known.size for known in self._walks.values())
+            while len(self._walks) > KEPT or held > ROOM:
+                held -= self._walks.popitem(last=False)[1].size
+
+
+def weight(items: Sequence[Item]) -> int:
+    """Bytes that items take, shared or not: one emoji makes a text four times as large."""
+    return sum(map(_weight, items))
+
+
+def _weight(item: Item) -> int:
+    if isinstance(item, Assistant):
+        calls = sum(getsizeof(c.id) + getsizeof(c.name) + getsizeof(c.arguments) + BARE for c in item.calls)
+        return getsizeof(item.text) + getsizeof(item.reasoning) + calls + BARE
+    if isinstance(item, ToolResult):
+        return getsizeof(item.text) + getsizeof(item.call_id) + getsizeof(item.name) + weight(item.media) + BARE
+    if isinstance(item, UserMedia):
+        return getsizeof(item.media_type) + getsizeof(item.digest) + BARE
+    return getsizeof(item.text) + BARE

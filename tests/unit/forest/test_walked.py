@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tugline.core.items import Assistant, Item, System, UserText
+from tugline.core.items import Assistant, Item, Prefill, System, ToolCall, ToolResult, UserMedia, UserText
 from tugline.forest import keys
 from tugline.forest.forest import Forest
 from tugline.forest.rules import Rules
-from tugline.forest.walked import KEPT
+from tugline.forest import walked
+from tugline.forest.walked import KEPT, ROOM, weight
 from unit.forest.driver import DIGEST, Session, results, say, user
 
 START: tuple[Item, ...] = (System("be brief"), user("task"))
@@ -79,6 +80,46 @@ def test_what_is_remembered_is_bounded_and_holds_no_copy() -> None:
     assert len(walks) == KEPT
     for older, newer in pairwise(walks):
         assert all(a is b for a, b in zip(older.items, newer.items, strict=False))
+
+
+def test_what_is_remembered_takes_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole requests are remembered when they come, whether or not they are ever answered."""
+    monkeypatch.setattr(walked, "ROOM", 10_000)
+    session = Session()
+
+    def held() -> list[int]:
+        return [len(str(walk.items[-1])) for walk in session.forest._walked._walks.values()]
+
+    for size in (3000, 3001, 3002, 3003):
+        session.forest.attach(session.request([user("x" * size)]))
+    assert [n - held()[0] for n in held()] == [0, 1, 2], "the oldest goes"
+    session.forest.attach(session.request([user("y" * 10_000)]))
+    assert len(held()) == 3, "what has no room drives nothing out"
+    session.forest.attach(session.request([user("\U0001f600" + "z" * 1500)]))
+    assert len(held()) == 2, "characters of four bytes"
+    grown: list[Item] = [user("x" * 3003)]
+    for n in range(4):
+        grown.append(user("w" * (1000 + n)))
+        session.forest.attach(session.request(grown))
+        last = next(reversed(session.forest._walked._walks.values()))
+        assert last.size == weight(last.items) == weight(grown)
+    assert ROOM >= 4 << 20, "a conversation of a million tokens is remembered"
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        System(LONG), UserText(LONG), Prefill(LONG), UserMedia(LONG, "d"), UserMedia("m", LONG),
+        ToolResult(LONG, ""), ToolResult("", LONG), ToolResult("", "", LONG), ToolResult("", "", None, (UserMedia("m", LONG),)),
+        Assistant(LONG), Assistant(None, LONG), Assistant(calls=(ToolCall(LONG, "", ""),)),
+        Assistant(calls=(ToolCall("", LONG, ""),)), Assistant(calls=(ToolCall("", "", LONG),)),
+    ],
+)  # fmt: skip
+def test_each_text_of_an_item_weighs(item: Item) -> None:
+    assert 5000 < weight((item,)) < 5600
 
 
 words = st.sampled_from(["a", "a ", "b", ""])
