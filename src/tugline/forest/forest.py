@@ -150,7 +150,9 @@ class Forest(Tree):
     ) -> tuple[Turn, Literal["exact", "lenient"]] | None:
         exact = self._exact.get(chain[0])
         if exact:
-            return next((t for t in reversed(exact) if t.turn_id in self._delivered), exact[-1]), "exact"
+            # Of turns that were delivered, or not, one that says this alone before one that says it with what it was
+            # asked behind: see `keys.run_on`.
+            return max(reversed(exact), key=lambda t: (t.turn_id in self._delivered, t.key_exact == chain[0])), "exact"
         likely = self._lenient.get(chain[1], ())
         lenient = [t for t in likely if self._means(t, items, index + 1, rules, looked)]
         if not lenient:

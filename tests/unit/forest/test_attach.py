@@ -369,3 +369,42 @@ def test_arguments_of_one_key_attach_only_as_what_harnesses_make_of_them(ours: s
     assert (at.parent is first) == explained(ours, theirs), at.drift
     if at.parent is None:
         assert "edit_honoured" in at.drift
+
+
+@pytest.mark.parametrize("first", ["whole", "joined"])
+@pytest.mark.parametrize("delivered", ["both", "whole", "joined", "neither"])
+def test_a_turn_that_says_it_alone_goes_before_one_that_says_it_with_what_stood_before(
+    first: str, delivered: str
+) -> None:
+    """An agent that puts half of a reply into the model's mouth and gets the other half has both joined on some APIs:
+    that must not take the place of the turn that said all of it, unless only the joined one was read."""
+    session = Session()
+
+    def play(which: str) -> str:
+        asked = (*START, say("Here ")) if which == "joined" else START
+        return session.call(asked, say("is it." if which == "joined" else "Here is it.")).turn_id
+
+    other = "joined" if first == "whole" else "whole"
+    turns = {which: play(which) for which in (first, other)}
+    for which in ("whole", "joined"):
+        if delivered in (which, "both"):
+            session.forest.mark_delivered(turns[which])
+    at = session.forest.attach(session.request([*START, say("Here is it."), user("on")]))
+    assert at.parent is not None and at.match == "exact"
+    assert at.parent.turn_id == turns["joined" if delivered == "joined" else "whole"]
+
+
+def test_results_that_differ_are_another_prompt() -> None:
+    """The same texts as results of other calls, or beside other pictures: what was sampled on them does not stay."""
+    session, first = Session(), say("I look.", "{}", "{}", stem="c")
+    session.call(START, first)
+    png, jpg = UserMedia("image/png", "1"), UserMedia("image/jpeg", "2")
+    asked = ToolResult("c_0", "ok", media=(png,)), ToolResult("c_1", "no")
+    whole = session.call([*START, first, *asked], say("Here is the answer."))
+    rules = Rules(partial=True)
+    at = session.forest.attach(session.request([*START, first, *asked, say("Here is the"), user("on")]), rules)
+    assert at.cut is not None and at.cut.origin is session.forest.turns[whole.turn_id]
+    swapped = replace(asked[0], call_id="c_1"), replace(asked[1], call_id="c_0")
+    for other in ((replace(asked[0], media=(jpg,)), asked[1]), (replace(asked[0], media=()), asked[1]), swapped):
+        at = session.forest.attach(session.request([*START, first, *other, say("Here is the"), user("on")]), rules)
+        assert at.cut is None
