@@ -119,7 +119,8 @@ def cut_short(
     found = [
         turn
         for turn in children(parent)
-        if turn.head == head and turn.untrainable is None and turn.level == "L4" and prompt.same(turn.items, between)
+        if turn.head == head and turn.untrainable is None and turn.level == "L4"
+        if prompt.same(turn.items, between) and _answered(turn.items) == _answered(between)
         if _begins(item, turn.said, turn.turn_id in delivered)
     ]
     origin = max(reversed(found), key=lambda turn: turn.turn_id not in delivered, default=None)
@@ -127,6 +128,11 @@ def cut_short(
         return None
     dropped = rules.filtered(origin.items, between, start=0 if parent is None else 1)
     return Cut(origin, index, rules.train_partial, rules.honoured, dropped)
+
+
+def _answered(items: Sequence[Item]) -> list[str]:
+    """The calls that results answer, in order."""
+    return [item.call_id for item in items if isinstance(item, ToolResult)]
 
 
 def _begins(item: Assistant, said: Assistant, delivered: bool) -> bool:
@@ -172,7 +178,7 @@ class _Prompt:
     def same(self, stored: Sequence[Item], incoming: Sequence[Item]) -> bool:
         start = 0 if self.first else 1
         return len(stored) == len(incoming) and all(
-            ours.text == theirs.text
+            (ours.text, ours.media) == (theirs.text, theirs.media)
             if isinstance(ours, ToolResult) and isinstance(theirs, ToolResult)
             else ours == theirs
             for ours, theirs in zip(self.rules.plain(stored, start), self.rules.plain(incoming, start), strict=True)

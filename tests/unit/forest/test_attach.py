@@ -7,8 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from tugline.core.items import Assistant, Head, Options, Request, System, Tool, ToolCall, ToolResult, UserText
+from tugline.core.items import (
+    Assistant,
+    Head,
+    Options,
+    Request,
+    System,
+    Tool,
+    ToolCall,
+    ToolResult,
+    UserMedia,
+    UserText,
+)
 from tugline.forest.edits import explained
+from tugline.forest.rules import Rules
 from unit.forest.driver import TOOLS, Session, respell, results, say, user
 
 START = (System("be brief"), user("task"))
