@@ -154,9 +154,15 @@ def why_untrained(turn: Turn, undelivered: frozenset[str]) -> str | None:
 
 
 def trains_partly(part: Partial, turns: Mapping[str, Turn], undelivered: frozenset[str]) -> bool:
-    """Whether the beginning of a turn trains inside another's bridge: asked for, and nothing else trains that turn."""
+    """Whether the beginning of a turn trains inside another's bridge: asked for, and nothing keeps that turn from
+    training but that its reply was lost."""
     origin = turns.get(part.turn_id)
-    return part.train and origin is not None and why_untrained(origin, undelivered) == "undelivered"
+    return (
+        part.train
+        and origin is not None
+        and origin.role not in CONTEXT_ONLY
+        and why_untrained(origin, undelivered) == "undelivered"
+    )
 
 
 def undelivered_turns(turns: Sequence[Turn], calls: Sequence[CallRecord]) -> frozenset[str]:

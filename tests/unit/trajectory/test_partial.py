@@ -120,6 +120,18 @@ def test_a_branch_that_nobody_got_trains_nothing() -> None:
     assert built.untrained == {"undelivered": count(whole.sampled) + count(made.sampled)}
 
 
+def test_the_beginning_of_a_side_job_trains_no_more_than_a_whole_one() -> None:
+    world = World()
+    whole = world.commit(ask(START), replace(world.sample(ask(START), Said(say("whole words"))), role="auxiliary"))
+    made = branch(world, whole, "whole", True)
+    assert made.role == "main"
+    lost = frozenset({whole.turn_id})
+    built = build(FACTS, world.turns, lost)
+    proven(built, world, lost)
+    assert built.untrained == {"undelivered": count(whole.sampled)}
+    assert [s.turn_id for t in built.traces for s in t.spans if s.trained] == [made.turn_id]
+
+
 def test_wrong_rows_are_found() -> None:
     world, whole, _, lost = deep(train=True)
     built = build(FACTS, world.turns, lost)
