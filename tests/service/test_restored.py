@@ -124,7 +124,9 @@ async def test_after_a_kill_what_was_lost_is_replayed_and_what_was_read_is_sampl
         links = [t.link("resample_of") for t in kit.turns()]
         assert links == [None, None, before[1].turn_id, before[0].turn_id]
         outcomes = [c.outcome for c in kit.store.iter_calls("ses_a")]
-        assert outcomes == [*[CallOutcome.ANSWERED] * 2, CallOutcome.REPLAYED, *[CallOutcome.ANSWERED] * 2]
+        assert outcomes == [
+            CallOutcome.ANSWERED, CallOutcome.UNDELIVERED, CallOutcome.REPLAYED, *[CallOutcome.ANSWERED] * 2
+        ]  # fmt: skip
 
 
 SAYS: list[dict[str, Any]] = [
@@ -201,3 +203,37 @@ async def test_calls_of_an_older_version_are_left_alone(tmp_path: Path) -> None:
         secret = (await kit.session()).secret
         await call(kit.gateway.url, secret, "chat", "go", stream=False)
         assert len(kit.turns()) == 2
+
+
+@pytest.mark.parametrize("then", ["nothing", "again", "on"])
+async def test_a_reply_that_nobody_is_known_to_have_read_trains_once_somebody_does(tmp_path: Path, then: str) -> None:
+    async with wire(tmp_path, [REPEAT, {"text": "words"}]) as kit:
+        secret = (await kit.session()).secret
+
+        async def dies_first(call_id: str, outcome: CallOutcome) -> None:
+            """The gateway is gone before it has noted what became of the reply."""
+
+        kit.store.mark = dies_first  # type: ignore[method-assign]
+        await call(kit.gateway.url, secret, "chat", "go", stream=False)
+        del kit.store.mark
+        (turn,) = kit.turns()
+        kit.gateway = again = LocalGateway(kit.engine, chat_model(PILOT), kit.store, DIALECTS, GatewayOptions())
+        await again.start()
+        try:
+            secret = (await again.open("ses_a", Policy(Sampling(max_tokens=50)))).secret
+            if then == "again":
+                await call(again.url, secret, "chat", "go", stream=False)
+            if then == "on":
+                said = {"role": "assistant", "content": "words"}
+                history = [{"role": "user", "content": "go"}, said, {"role": "user", "content": "more"}]
+                await call(again.url, secret, "chat", "", stream=False, messages=history)
+            proof = await kit.prove()
+        finally:
+            await again.stop()
+        assert proof.findings == []
+        first, *more = kit.store.iter_calls("ses_a")
+        assert (first.outcome, first.settled) == (CallOutcome.UNDELIVERED, True)
+        expected = {"nothing": [], "again": [CallOutcome.REPLAYED], "on": [CallOutcome.ANSWERED]}[then]
+        assert [c.outcome for c in more] == expected
+        assert proof.trained_tokens == (0 if then == "nothing" else sum(count(t.sampled) for t in kit.turns()))
+        assert (kit.turns()[0], len(kit.turns())) == (turn, 2 if then == "on" else 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from tugline.core.errors import Forbidden, StoreError, TuglineError, boundary, d
 from tugline.core.ident import new_id
 from tugline.core.items import Pending, Reply, Request
 from tugline.core.roles import first_hint
-from tugline.core.turn import CallOutcome
+from tugline.core.turn import CallOutcome, CallRecord
 from tugline.forest.attach import Attachment
 from tugline.forest.retries import Fresh, Join, Replay
 from tugline.forest.roles import Place, place
@@ -251,6 +251,13 @@ class Delivery:
         )
         if session.waiting.pop(turn.turn_id, None) is not None and not session.closing:
             self._replies[turn.turn_id] = made
+
+    def forgotten(self, calls: Iterable[CallRecord]) -> None:
+        """Calls of an earlier gateway whose reply nobody is known to have read: recorded so, they train only if that
+        turns out."""
+        for call in calls:
+            if call.outcome is CallOutcome.ANSWERED:
+                self._marks.mark(call.call_id, CallOutcome.UNDELIVERED)
 
     async def settled(self, session: OpenSession) -> None:
         """What became of each call and reply of a session that ends is known and recorded when this returns."""

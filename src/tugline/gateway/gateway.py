@@ -135,6 +135,7 @@ class LocalGateway:
         self._sessions[session_id] = session = OpenSession(session_id, policy, lanes)
         if turns:
             session.waiting = remember(lanes, turns, await self._log.load_calls(session_id))
+            self._delivery.forgotten(session.waiting.values())
         self.metrics.sessions.set(len(self._sessions))
         secret = self._secrets.issue(session_id)
         return Access(session_id, secret, self.url, f"{self.url}/s/{secret}")
