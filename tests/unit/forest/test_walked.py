@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tugline.core.items import Assistant, Item, Prefill, System, ToolCall, ToolResult, UserMedia, UserText
-from tugline.forest import keys
+from tugline.forest import keys, walked
 from tugline.forest.forest import Forest
 from tugline.forest.rules import Rules
-from tugline.forest import walked
 from tugline.forest.walked import KEPT, ROOM, weight
 from unit.forest.driver import DIGEST, Session, results, say, user
 
@@ -113,7 +112,8 @@ LONG = "x" * 5000
     "item",
     [
         System(LONG), UserText(LONG), Prefill(LONG), UserMedia(LONG, "d"), UserMedia("m", LONG),
-        ToolResult(LONG, ""), ToolResult("", LONG), ToolResult("", "", LONG), ToolResult("", "", None, (UserMedia("m", LONG),)),
+        ToolResult(LONG, ""), ToolResult("", LONG), ToolResult("", "", LONG),
+        ToolResult("", "", None, (UserMedia("m", LONG),)),
         Assistant(LONG), Assistant(None, LONG), Assistant(calls=(ToolCall(LONG, "", ""),)),
         Assistant(calls=(ToolCall("", LONG, ""),)), Assistant(calls=(ToolCall("", "", LONG),)),
     ],
