@@ -161,9 +161,7 @@ class Delivery:
         if isinstance(verdict, Replay) and verdict.turn_id in self._replies:
             reply = self._replies[verdict.turn_id]
             lane.retries.take(attached.fingerprint)  # whoever asks the same meanwhile wants another
-            if await self._replay(session, call, verdict.turn_id, conn):
-                self._expect(session, (call, CallOutcome.REPLAYED), attached, (verdict.turn_id, reply), conn)
-            else:
+            if not await self._replay(session, call, (verdict.turn_id, reply), conn):
                 lane.retries.give_back(attached.fingerprint, verdict.turn_id)
             return
         running = self._running.get(verdict.call_id) if isinstance(verdict, Join) else None
@@ -190,9 +188,9 @@ class Delivery:
             return
         good = CallOutcome.ANSWERED if call.call_id == running.call_id else CallOutcome.COALESCED
         outcome = good if delivered else CallOutcome.UNDELIVERED
-        await self._settle(session, (call, running.call_id), attached, produced, outcome)
-        if delivered:
+        if delivered:  # before anything is waited for: the connection may be gone then, and what it could tell
             self._expect(session, (call, good), attached, (produced.turn.turn_id, produced.reply), conn)
+        await self._settle(session, (call, running.call_id), attached, produced, outcome)
 
     async def _failed(
         self, session: OpenSession, call: Inbound, running: Running, err: TuglineError | asyncio.CancelledError
@@ -372,7 +370,9 @@ class Delivery:
         if outcome is CallOutcome.UNDELIVERED:
             await marking
 
-    async def _replay(self, session: OpenSession, call: Inbound, turn_id: str, conn: Connection) -> bool:
+    async def _replay(self, session: OpenSession, call: Inbound, turn: tuple[str, Reply], conn: Connection) -> bool:
+        turn_id, reply = turn
+
         async def settle(delivered: bool) -> None:
             outcome = CallOutcome.REPLAYED if delivered else CallOutcome.UNDELIVERED
             tally(session, call, self._deps.metrics, outcome)
@@ -384,9 +384,11 @@ class Delivery:
                 await self._deps.log.commit(side_record(session, call, turn_id, outcome), None)
 
         session.sending[call.call_id] = partial(settle, False)
-        delivered = await self._send(conn, call, self._replies[turn_id])
+        delivered = await self._send(conn, call, reply)
         if session.sending.pop(call.call_id, None) is None:
             return False
+        if delivered:
+            self._expect(session, (call, CallOutcome.REPLAYED), call.place.attached, turn, conn)
         await settle(delivered)
         return delivered
 

@@ -1,0 +1,40 @@
+"""Replies behind which the connection is closed, or that were asked for before they came: who has not read is seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.raw_client import request_of
+from service.test_disconnects import END, check_idle, end, leave, outcomes, small_buffers, trained
+from service.wire_kit import wire
+from tugline.core.columns import count
+from tugline.core.turn import CallOutcome
+from tugline.gateway.delivery import Timing
+
+TEXT = "A long answer. " * 60
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("again", ["replayed", "joined"])
+async def test_a_second_client_that_closes_and_has_not_read_has_nothing(
+    tmp_path: Path, stream: bool, again: str
+) -> None:
+    """It fits into the sockets, so that our side has closed the connection long before the client leaves."""
+    script = [{"text": TEXT, "delay_s": 0.5 if again == "joined" else 0.02}]
+    async with wire(tmp_path, script, context=100_000, timing=Timing(5.0, 5.0)) as kit:
+        access, ask = await kit.session(max_tokens=20_000), request_of("chat", "go", stream=stream)
+        how: dict[str, Any] = {"close": True, "end": END["chat"] if stream else None, "total": 1000}
+        small_buffers(kit)
+        await leave(kit, access, ask, 0, **how)
+        if again == "replayed":
+            await outcomes(kit, "ses_a", {CallOutcome.UNDELIVERED}, 1)
+            await check_idle(kit)
+        for n in (1, 2):
+            await leave(kit, access, ask, 25, **how)
+            await outcomes(kit, "ses_a", {CallOutcome.UNDELIVERED}, 1 + n)
+        rows = await end(kit, "ses_a")
+        (turn,) = kit.turns()
+        assert (trained(rows), rows.untrained) == (0, {"undelivered": count(turn.sampled)})
