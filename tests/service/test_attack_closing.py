@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.raw_client import request_of
+from service.raw_client import RawClient, request_of
 from service.test_disconnects import END, check_idle, end, leave, outcomes, small_buffers, trained
 from service.wire_kit import wire
 from tugline.core.columns import count
@@ -38,3 +39,21 @@ async def test_a_second_client_that_closes_and_has_not_read_has_nothing(
         rows = await end(kit, "ses_a")
         (turn,) = kit.turns()
         assert (trained(rows), rows.untrained) == (0, {"undelivered": count(turn.sampled)})
+
+
+async def test_requests_that_are_sent_at_once_do_not_say_that_the_first_reply_was_read(tmp_path: Path) -> None:
+    async with wire(tmp_path, [{"settings": {"repeat": True}}, {"text": TEXT, "delay_s": 0.2}]) as kit:
+        access = await kit.session()
+        client = await asyncio.to_thread(RawClient, kit.gateway.url, access.secret)
+        session = kit.gateway._sessions["ses_a"]
+        for n in (1, 2):
+            client.ask(*request_of("chat", f"go {n}", stream=False))
+            await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):
+            while session.calls["answered"] < 2:
+                await asyncio.sleep(0.01)
+        client.leave()
+        async with asyncio.timeout(10):
+            while session.calls["undelivered"] < 2:
+                await asyncio.sleep(0.01)
+        assert trained(await end(kit, "ses_a")) == 0

@@ -43,6 +43,8 @@ class Line:
         self._transport = transport
         self.requests = 0
         """Begun on it."""
+        self._read = -1
+        """The last of them whose answer, and all before it, is known to have been read."""
         self._fate: Fate | None = None
         self._heirs: list[Receipt] = []
 
@@ -73,10 +75,13 @@ class Line:
             elif state == _CLOSE_WAIT:
                 self.farewell()
 
-    def arrived(self) -> None:
-        """A request begins."""
+    def arrived(self, *, behind: bool = True) -> None:
+        """A request begins. `behind`: all of the response before it had been handed over; one that comes earlier was
+        sent without having read that."""
+        if behind:
+            self._read = self.requests
+            self._decide("read")
         self.requests += 1
-        self._decide("read")
 
     def farewell(self) -> None:
         """The client has closed its side. Its last segment acknowledges all that it has taken."""
@@ -97,7 +102,7 @@ class Line:
 
     def expect(self, receipt: Receipt) -> None:
         """A response was handed over. Its fate may be known already."""
-        if self._fate is not None or self.requests > receipt.request:
+        if self._fate is not None or receipt.request <= self._read:
             receipt.settle(self._fate if self._fate is not None else "read")
             return
         self._heirs.append(receipt)

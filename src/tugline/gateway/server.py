@@ -73,7 +73,7 @@ class Guarded(HttpToolsProtocol):
         """A new request."""
         self._framing = 0
         self._in_head = True
-        self._line.arrived()
+        self._line.arrived(behind=self.cycle is None or self.cycle.response_complete)
         super().on_message_begin()
         self.scope["extensions"] = cast("Any", {LINE: self._line})
 

@@ -68,3 +68,40 @@ async def test_a_client_that_left_before_anything_was_sent() -> None:
     transport.abort()
     server.close()
     await server.wait_closed()
+
+
+async def test_a_request_that_was_sent_before_the_reply_says_nothing_of_it() -> None:
+    line, transport, client, server = await connected()
+    lost: list[bool] = []
+    receipts = Receipts()
+    line.arrived()
+    first = line.requests
+    line.arrived(behind=False)  # pipelined
+    transport.write(b"one")
+    receipts.expect(line, first, "turn_0", lost.append)
+    transport.write(b"two")
+    receipts.expect(line, line.requests, "turn_1", lost.append)
+    client.close()
+    receipts.look(ask=True)
+    assert lost == [True, True]
+    transport.abort()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_request_behind_the_reply_says_that_it_was_read() -> None:
+    line, transport, client, server = await connected()
+    lost: list[bool] = []
+    receipts = Receipts()
+    line.arrived()
+    first = line.requests
+    transport.write(b"one")
+    line.arrived()  # faster than the news that the reply was handed over
+    receipts.expect(line, first, "turn_0", lost.append)
+    assert not receipts._open
+    client.close()
+    receipts.look(ask=True)
+    assert lost == []
+    transport.abort()
+    server.close()
+    await server.wait_closed()
