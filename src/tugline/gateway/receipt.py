@@ -161,8 +161,8 @@ class Receipt:
         try:
             closed = _state(self._socket) == _CLOSED
             broken = closed and self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
-        except OSError:
-            closed = broken = True
+        except OSError:  # no TCP: what is queued tells in the end
+            return
         if closed:
             self.settle("lost" if broken else "read")
 

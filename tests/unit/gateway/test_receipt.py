@@ -105,3 +105,20 @@ async def test_a_request_behind_the_reply_says_that_it_was_read() -> None:
     transport.abort()
     server.close()
     await server.wait_closed()
+
+
+async def test_where_the_system_numbers_no_states_nothing_is_taken_for_lost() -> None:
+    """A socket that is no TCP."""
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+    line, lost = Line(transport), list[bool]()
+    receipts = Receipts()
+    transport.write(b"a reply")
+    transport.close()  # as the client had asked
+    receipts.expect(line, 0, "turn_0", lost.append)
+    receipts.look(ask=True)
+    assert (len(receipts._open), theirs.recv(100)) == (1, b"a reply")
+    await receipts.end()
+    assert (len(receipts._open), lost) == (0, [])
+    theirs.close()
