@@ -13,7 +13,9 @@ from service.test_disconnects import END, check_idle, end, leave, outcomes, smal
 from service.wire_kit import wire
 from tugline.core.columns import count
 from tugline.core.turn import CallOutcome
+from tugline.gateway.connection import Connection
 from tugline.gateway.delivery import Timing
+from tugline.gateway.receipt import Line
 
 TEXT = "A long answer. " * 60
 
@@ -57,3 +59,51 @@ async def test_requests_that_are_sent_at_once_do_not_say_that_the_first_reply_wa
             while session.calls["undelivered"] < 2:
                 await asyncio.sleep(0.01)
         assert trained(await end(kit, "ses_a")) == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_client_that_leaves_as_the_last_part_waits_for_room_has_not_got_it(
+    tmp_path: Path, stream: bool, leaves: bool
+) -> None:
+    """It has read all that was sent before, and closes with a farewell: nothing is unread then."""
+
+    class Pipe:
+        def is_closing(self) -> bool:
+            return False
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+        def get_extra_info(self, _: str) -> None:
+            return None
+
+    pipe: Any = Pipe()
+    line = Line(pipe)
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body" and not message["more_body"] and leaves:
+            line.farewell()  # while this part waited for room
+        sent.append(message.get("body", b""))
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async with wire(tmp_path, [{"text": "one"}]) as kit:
+        delivery: Any = kit.gateway._delivery
+        made: list[Any] = []
+        honest = delivery._send
+
+        async def keep(conn: Any, call: Any, reply: Any, follower: Any = None) -> bool:
+            made[:] = [call, reply]
+            return bool(await honest(conn, call, reply, follower))
+
+        delivery._send = keep
+        client = await asyncio.to_thread(RawClient, kit.gateway.url, (await kit.session()).secret)
+        client.ask(*request_of("chat", "go", stream=stream))
+        await asyncio.to_thread(client.read)
+        client.leave()
+        assert await honest(Connection(send, receive, line), *made) is not leaves
+        assert sent

@@ -34,11 +34,6 @@ class Connection:
         """Whether the client is known to have left."""
         return self.gone.is_set() or (self.line is not None and self.line.over)
 
-    @property
-    def unread(self) -> bool:
-        """Whether the client is known to have left before it had read what it was sent."""
-        return self.line.lost if self.line is not None else self.gone.is_set()
-
     async def watch(self) -> None:
         """Wait for the client to leave. Run beside the work; cancel when the response has been sent."""
         while True:

@@ -340,7 +340,7 @@ class Delivery:
                 if conn.left():  # what was read then is not the whole
                     return False
                 await conn.body(terminal, more=False)
-            return not conn.unread
+            return not conn.left()  # known by now, it is of what was sent before: the last part went nowhere
         return False
 
     async def _settle(
