@@ -19,7 +19,11 @@ from tugline.forest.forest import Forest
 from tugline.tokens.model import BridgeRefused, ChatModel, Parsed
 
 WINDOW = 32
-"""Ids looked at before the place where the sample says more than the echo: marks, blanks, halves of characters."""
+"""Ids looked at before the place where the sample says more than the echo: marks, blanks, halves of characters. Each is
+a parse of all before it, so no more are looked at than it takes."""
+
+SPLIT = 8
+"""Characters by which a text may shrink as it goes on: what parts of a character look like, before it is whole."""
 
 REPLACED = frozenset({"edit_honoured", "call_removed", "foreign_assistant"})
 """What the same request counts where nothing is kept."""
@@ -37,7 +41,7 @@ class Kept:
 
 def keep_delivered(forest: Forest, request: Request, attached: Attachment, model: ChatModel) -> Kept | None:
     """The prompt of a request that holds the beginning of a turn, or None where its words have to be rendered. Parses
-    beginnings of that turn: a dozen, then those near the place."""
+    beginnings of that turn: a dozen, then one to three near the place, seldom all of them."""
     cut = attached.cut
     if cut is None:
         return None
@@ -79,13 +83,25 @@ def longest(shown: Callable[[int], Parsed], limit: int, echo: Assistant) -> int:
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        said = _measure(shown(middle).assistant)
-        less = said[0] <= wanted[0] if echo.reasoning is None else said <= wanted
+        come = _measure(shown(middle).assistant)
+        less = come[0] <= wanted[0] if echo.reasoning is None else come <= wanted
         low, high = (middle, high) if less else (low, middle - 1)
-    near = [(k, shown(k)) for k in range(low, max(0, low - WINDOW), -1)]
-    says = [(k, part.assistant) for k, part in near if _says(part, echo)]
-    verbatim = (k for k, said in says if said.text == echo.text and echo.reasoning in (None, said.reasoning))
-    return next(verbatim, says[0][0] if says else 0)
+    found = 0
+    for k in range(low, max(0, low - WINDOW), -1):
+        part = shown(k)
+        said = part.assistant
+        if _says(part, echo):
+            if said.text == echo.text and echo.reasoning in (None, said.reasoning):
+                return k
+            found = found or k
+        elif _length(said, echo) + SPLIT < _length(echo, echo):
+            break  # it only becomes shorter
+    return found
+
+
+def _length(said: Assistant, echo: Assistant) -> int:
+    """Characters of what is compared with `echo`."""
+    return len((said.text or "").strip()) + (0 if echo.reasoning is None else len((said.reasoning or "").strip()))
 
 
 def _measure(said: Assistant) -> tuple[int, int]:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from tugline.core.columns import Ids, concat, count, ids_list, take
+from tugline.core.columns import NO_IDS, Ids, concat, count, ids_list, take
 from tugline.core.contracts import EditPolicy, Policy
 from tugline.core.items import Assistant, Head, Item, Request, System, UserText
 from tugline.core.turn import Partial, Sampling, Turn
 from tugline.forest.rules import Rules, rules_of
 from tugline.gateway.exchange import Prompt, make_prompt
+from tugline.gateway.partial import longest
 from unit.gateway.test_make_prompt import Talk
 from unit.tokens.chat_kit import HEAD, model, split_up
 
@@ -155,3 +156,18 @@ def test_the_branch_goes_on_exactly_and_a_second_cut_is_another_branch() -> None
     shorter = asked(talk, (*items, replace(echo, text="Here is"), ON), rules())
     assert shorter.partial is not None and shorter.partial.turn_id == turn.turn_id
     assert ids_list(Ids(shorter.bridge))[: count(turn.bridge)] == ids_list(turn.bridge)
+
+
+@pytest.mark.parametrize(("words", "near"), [("w w w ", 2), ("w", 2), ("x", 8), ("w w w w", 8)])
+def test_few_beginnings_are_read_to_find_the_place(words: str, near: int) -> None:
+    """Each is read from its first id on: of a long turn dozens would take seconds."""
+    talk = Talk(model())
+    sampled, parses = talk.chat.encode("w " * 3000), list[int]()
+
+    def shown(k: int) -> Any:
+        parses.append(k)
+        return talk.chat.parse(NO_IDS, take(sampled, 0, k), "abort", ())
+
+    found = longest(shown, count(sampled), Assistant(words))
+    assert (found > 0) is words.startswith("w")
+    assert len(parses) <= count(sampled).bit_length() + 1 + near
