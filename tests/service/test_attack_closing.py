@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from service.raw_client import RawClient, request_of
 from service.test_disconnects import END, check_idle, end, leave, outcomes, small_buffers, trained
 from service.wire_kit import wire
 from tugline.core.columns import count
+from tugline.core.items import Request
 from tugline.core.turn import CallOutcome
 from tugline.gateway.connection import Connection
 from tugline.gateway.delivery import Timing
@@ -107,3 +109,34 @@ async def test_a_client_that_leaves_as_the_last_part_waits_for_room_has_not_got_
         client.leave()
         assert await honest(Connection(send, receive, line), *made) is not leaves
         assert sent
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("read", [False, True])
+async def test_connections_that_stay_open_and_replies_that_wait_hold_no_conversations(
+    tmp_path: Path, read: bool, stream: bool
+) -> None:
+    """Each request brings all of its conversation again: of the ones that were answered nothing is needed."""
+    async with wire(tmp_path, [{"settings": {"repeat": True}}, {"text": TEXT, "delay_s": 0.05}]) as kit:
+        access = await kit.session()
+        clients = []
+        for n in range(4):
+            client = await asyncio.to_thread(RawClient, kit.gateway.url, access.secret)
+            client.ask(*request_of("chat", f"mark {n}", stream=stream))
+            if read:
+                await asyncio.to_thread(client.read)
+                clients.append(client)
+            else:
+                client.leave()
+        await outcomes(kit, "ses_a", {CallOutcome.ANSWERED if read else CallOutcome.UNDELIVERED}, 4)
+        await check_idle(kit)
+        session, waiting = kit.gateway._sessions["ses_a"], kit.gateway._delivery._replies
+        async with asyncio.timeout(5):
+            while session.serving:
+                await asyncio.sleep(0.01)
+        assert (len(session.receipts._open), len(waiting)) == ((4, 0) if read else (0, 4))
+        gc.collect()
+        held = [r for r in gc.get_objects() if isinstance(r, Request) and "mark" in str(r.items)]
+        assert held == []
+        for client in clients:
+            client.leave()

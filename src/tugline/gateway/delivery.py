@@ -46,6 +46,7 @@ from tugline.gateway.restored import reply_again
 from tugline.gateway.running import FAREWELL, Running, look
 from tugline.gateway.running import Timing as Timing
 from tugline.gateway.session import Lane, OpenSession, continued
+from tugline.gateway.shown import kept
 
 BIG_BODY = 64 * 1024
 """Larger bodies are decoded and attached off the loop: thousands of small items cost 20 ms."""
@@ -220,18 +221,19 @@ class Delivery:
     ) -> None:
         """A reply was handed over. Should its client not read it, all that its delivery changed is taken back, unless
         a later turn shows that it was read."""
-        (call, outcome), (turn_id, reply) = counted, turn
+        (call, outcome), turn_id = counted, turn[0]
+        lane, call_id, dialect, reply = call.lane, call.call_id, call.dialect.name, kept(turn[1])
+        fingerprint = attached.fingerprint  # connections stay open: they must not hold on to whole requests
 
         def lost(last: bool) -> None:
-            forest = call.lane.forest
-            if forest.children(turn_id):
+            if lane.forest.children(turn_id):
                 return
-            self._deps.metrics.revoked.labels(call.dialect.name, outcome.value).inc()
+            self._deps.metrics.revoked.labels(dialect, outcome.value).inc()
             session.recount(outcome)
-            self._marks.mark(call.call_id, CallOutcome.UNDELIVERED)
+            self._marks.mark(call_id, CallOutcome.UNDELIVERED)
             if last:
-                forest.mark_undelivered(turn_id)
-                call.lane.retries.revoke(attached.fingerprint, turn_id)
+                lane.forest.mark_undelivered(turn_id)
+                lane.retries.revoke(fingerprint, turn_id)
                 if not session.closing:
                     self._replies[turn_id] = reply
 
@@ -248,7 +250,7 @@ class Delivery:
             deps.pool, reply_again, lane.forest, turn, begun, request, deps
         )
         if session.waiting.pop(turn.turn_id, None) is not None and not session.closing:
-            self._replies[turn.turn_id] = made
+            self._replies[turn.turn_id] = kept(made)
 
     def forgotten(self, calls: Iterable[CallRecord]) -> None:
         """Calls of an earlier gateway whose reply nobody is known to have read: recorded so, they train only if that
@@ -361,7 +363,7 @@ class Delivery:
         else:
             call.lane.retries.undelivered(attached.fingerprint, turn_id, begun_by)
             if not session.closing and not call.lane.forest.delivered(turn_id):  # else nobody would come for it
-                self._replies[turn_id] = produced.reply
+                self._replies[turn_id] = kept(produced.reply)
         if call.call_id != begun_by:
             with contextlib.suppress(StoreError):
                 await self._deps.log.commit(side_record(session, call, turn_id, outcome), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tugline.core.items import Assistant, Options, Pending, Reply, ToolCall, Usage
+from tugline.core.items import Assistant, Head, Options, Pending, Reply, ToolCall, Usage
 from tugline.tokens.model import Parsed
 
 
@@ -25,6 +25,11 @@ def reply_of(pending: Pending, parsed: Parsed, usage: Usage, ended: tuple[bool, 
         request=pending.request,
         stop=stop,
     )
+
+
+def kept(reply: Reply) -> Reply:
+    """A reply without the conversation that it answers: who asks again brings it along."""
+    return replace(reply, request=replace(reply.request, head=Head(), items=()))
 
 
 def cut_at_stop(said: Assistant, stops: tuple[str, ...]) -> tuple[Assistant, str | None]:
