@@ -15,6 +15,7 @@ from service.wire_kit import wire
 from tugline.core.columns import count
 from tugline.core.items import Request
 from tugline.core.turn import CallOutcome
+from tugline.gateway import receipt, server
 from tugline.gateway.connection import Connection
 from tugline.gateway.delivery import Timing
 from tugline.gateway.receipt import Line
@@ -140,3 +141,48 @@ async def test_connections_that_stay_open_and_replies_that_wait_hold_no_conversa
         assert held == []
         for client in clients:
             client.leave()
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_a_connection_that_is_closed_for_its_silence_still_tells(
+    tmp_path: Path, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply is in our system's buffers, where nobody takes it; then it is too late to ask the transport."""
+    monkeypatch.setattr(server, "KEEP_ALIVE", 0.3)
+    async with wire(tmp_path, [{"text": TEXT * 20}], context=100_000) as kit:
+        access = await kit.session(max_tokens=20_000)
+        client = await asyncio.to_thread(RawClient, kit.gateway.url, access.secret, small=True)
+        client.ask(*request_of("chat", "go", stream=False))
+        state: Any = kit.gateway._listener._state  # type: ignore[union-attr]
+        session = kit.gateway._sessions["ses_a"]
+        async with asyncio.timeout(10):
+            while state.connections or not session.calls["answered"]:
+                await asyncio.sleep(0.01)
+        if reads:
+            assert (await asyncio.to_thread(client.read)).whole
+        client.leave()
+        async with asyncio.timeout(10):
+            while session.receipts._open:
+                await asyncio.sleep(0.01)
+        assert session.calls == ({"answered": 1} if reads else {"answered": 0, "undelivered": 1})
+        (turn,) = kit.turns()
+        assert trained(await end(kit, "ses_a")) == (count(turn.sampled) if reads else 0)
+
+
+async def test_a_client_that_is_slow_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipt, "LINGER", 0.1)
+    async with wire(tmp_path, [{"text": TEXT * 20}], context=100_000) as kit:
+        access = await kit.session(max_tokens=20_000)
+        client = await asyncio.to_thread(RawClient, kit.gateway.url, access.secret, small=True, close=True)
+        client.ask(*request_of("chat", "go", stream=False))
+        session = kit.gateway._sessions["ses_a"]
+        async with asyncio.timeout(10):
+            while not session.calls["answered"]:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)
+        assert (await asyncio.to_thread(client.read)).whole
+        client.leave()
+        async with asyncio.timeout(10):
+            while session.receipts._open:
+                await asyncio.sleep(0.01)
+        assert session.calls == {"answered": 1}

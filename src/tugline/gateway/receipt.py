@@ -27,7 +27,9 @@ from typing import Any, Literal
 LINE = "tugline.line"
 """Key of a connection's `Line` among the extensions of an ASGI scope."""
 LINGER = 2.0
-"""Seconds that a connection which we have closed is watched."""
+"""Seconds that a connection which we have closed is watched where its client has taken all."""
+SLOW = 60.0
+"""The same where it has not: it may be busy, or far away."""
 PATIENCE = 0.25
 """Seconds that the end of a session waits for acknowledgements; systems put them off by up to 40 ms."""
 _CLOSED, _CLOSE_WAIT = 7, 8
@@ -88,9 +90,12 @@ class Line:
         self._end("lost" if self.unsent() else "read")
 
     def ended(self, exc: Exception | None) -> None:
-        """The connection is gone. Without a cause and a farewell it was we who closed it: the receipts watch on."""
+        """The connection is gone. Without a cause and a farewell it was we who closed it: the receipts watch on. Call
+        before the socket is closed."""
         if exc is not None:
             self._end("lost")
+        for receipt in self._heirs:
+            receipt.linger(self._transport)
 
     def unsent(self) -> int:
         """Bytes handed over that the client's system has not acknowledged, as far as is known."""
@@ -146,7 +151,10 @@ class Receipt:
             self._lost()
 
     def linger(self, transport: asyncio.Transport) -> None:
-        """We close the connection behind the response, as the client has asked: watch a copy of the socket."""
+        """We close the connection behind the response, as the client has asked, or because it has been silent: watch a
+        copy of the socket."""
+        if not self._open or self._socket is not None:
+            return
         sock = transport.get_extra_info("socket")
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._socket = socket.socket(fileno=os.dup(sock.fileno()))
@@ -185,8 +193,8 @@ class Receipt:
 
     async def _follow(self, transport: asyncio.Transport) -> None:
         loop = asyncio.get_running_loop()
-        deadline, wait, farewell = loop.time() + LINGER, 0.002, False
-        while self._open and loop.time() < deadline:
+        begun, wait, farewell = loop.time(), 0.002, False
+        while self._open and loop.time() - begun < (SLOW if self._waiting() else LINGER):
             if not farewell and self._socket is not None and not transport.get_write_buffer_size():
                 farewell = True  # the copy would keep the client waiting for the end
                 with contextlib.suppress(OSError):
