@@ -19,7 +19,7 @@ from tugline.core.turn import Turn
 from tugline.forest import keys
 from tugline.forest.attach import Attachment
 from tugline.forest.edits import edits, edits_along, same_calls
-from tugline.forest.origins import cut_short, drift_of_tail, retained, with_stored_ids
+from tugline.forest.origins import Children, cut_short, drift_of_tail, retained, with_stored_ids
 from tugline.forest.rules import DEFAULT, Rules
 from tugline.forest.tree import Tree, opening
 from tugline.forest.walked import Walk, Walked
@@ -112,7 +112,7 @@ class Forest(Tree):
             drift.update(self._drift(turn, request, place.upto - 1, rules))
             echoed = self._echoed(turn, request, place.upto - 1)
             tail = with_stored_ids(tail, request.items[place.upto - 1], turn.echo)
-        kept = retained(turn.turn_id if turn else None, tail, self._answers, rules)
+        kept = retained(turn.turn_id if turn else None, tail, self._answers_under(request.head), rules)
         if kept is not None:
             turn, match = kept.turn, "lenient"
             drift.update(kept.drift)
@@ -137,6 +137,18 @@ class Forest(Tree):
 
     def _answers(self, turn_id: str | None) -> list[Turn]:
         return [self._turns[child] for child in self._children.get(turn_id, ())[-SIBLINGS:]]
+
+    def _answers_under(self, head: Head) -> Children:
+        """`_answers`, and of the roots only those under this head: what another prompt front began is not gone on with."""
+
+        def answers(turn_id: str | None) -> list[Turn]:
+            found = self._answers(turn_id)
+            if turn_id is not None or not found:
+                return found
+            mine = self._root(head).lenient
+            return [turn for turn in found if self._root(turn.head).lenient == mine]
+
+        return answers
 
     def _find(
         self, chain: keys.State, items: Sequence[Item], index: int, rules: Rules, looked: dict[str, bool]
