@@ -139,7 +139,7 @@ class Forest(Tree):
         return [self._turns[child] for child in self._children.get(turn_id, ())[-SIBLINGS:]]
 
     def _answers_under(self, head: Head) -> Children:
-        """`_answers`, and of the roots only those under this head: what another prompt front began is not gone on with."""
+        """`_answers`, and of the roots only those under this head: others read other tools in their prompts."""
 
         def answers(turn_id: str | None) -> list[Turn]:
             found = self._answers(turn_id)
