@@ -63,9 +63,10 @@ class Place:
 class Prompt:
     """The prompt: `kept` tokens of the parent, then `new` ones. Texts are None without a chat model.
 
-    `part_of`, `part`: the turn whose first `part` sampled ids stand among the new ones (`partial_echo`). `trimmed`: the parent's sampled stop that the new tokens replace. The rest holds the prompt against one whole render
-    by the template of what the agent sent. `rendering`: in tokens. `template`: whether it reads the same, `deviations`:
-    where not. `refused`: the template does not render this conversation.
+    `part_of`, `part`: the turn whose first `part` sampled ids stand among the new ones (`partial_echo`). `trimmed`: the
+    parent's sampled stop that the new tokens replace. The rest holds the prompt against one whole render of what the
+    agent sent. `rendering`: in tokens. `template`: whether it reads the same, `deviations`: where not. `refused`: the
+    template does not render this conversation.
     """
 
     tokens: int
