@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from service.gateway_kit import CALL, Kit, body, gateway, tools, user
 from tugline.cli.main import app
 from tugline.core.contracts import EditPolicy, TextFilter
-from tugline.core.turn import Turn
+from tugline.core.turn import CallOutcome, Turn
 from tugline.store import RunStore
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -122,6 +123,8 @@ async def test_three_names_of_one_call_and_unknown_ones(tmp_path: Path) -> None:
     path = await recorded(tmp_path)
     by_number = explained(path, "ses_a:1")
     assert explained(path, by_number["call"]["call_id"]) == by_number == explained(path, by_number["turn_id"])
+    out, _ = run("explain", str(path), "ses_a:99", "--json", code=2)
+    assert "6 are on record, numbered up to 5" in json.loads(out)["error"]["message"]
     for wrong in ("call_none", "ses_a:99", "ses_none:0", ":", "ses_a:", "turn_"):
         out, _ = run("explain", str(path), wrong, "--json", code=2)
         assert json.loads(out)["error"]["type"] == "ConfigError"
@@ -207,10 +210,13 @@ async def test_a_volatile_line_is_rendered_for_a_root_and_kept_behind_one(tmp_pa
         assert "x-stamp: 1" in prompt and "x-stamp: 2" not in prompt
 
 
+@pytest.mark.parametrize("text", ["honour", "retain"])
 @pytest.mark.parametrize("sticky", [False, True])
-async def test_another_tool_list_is_a_root_or_the_conversation_goes_on(tmp_path: Path, sticky: bool) -> None:
+async def test_another_tool_list_is_a_root_or_the_conversation_goes_on(
+    tmp_path: Path, sticky: bool, text: Literal["honour", "retain"]
+) -> None:
     async with gateway(tmp_path, [{"text": "One."}, {"text": "Two."}, {"text": "Three."}]) as kit:
-        await kit.session(edits=EditPolicy(head_changed="retain" if sticky else "honour"))
+        await kit.session(edits=EditPolicy(head_changed="retain" if sticky else "honour", text_changed=text))
         first = await say(kit, user("go"))
         second = await say(kit, user("go"), first, user("more"), tools=tools("bash"))
         await say(kit, user("go"), first, user("more"), second, user("last"), tools=tools("bash"))
@@ -218,3 +224,23 @@ async def test_another_tool_list_is_a_root_or_the_conversation_goes_on(tmp_path:
         a, b, c = kit.store.iter_turns("ses_a")
         assert (b.parent, c.parent) == (a.turn_id if sticky else None, b.turn_id)
         assert (b.head == a.head, "head_stale" in b.drift, "head_stale" in c.drift) == (sticky,) * 3
+
+
+async def test_another_sample_says_of_what_and_a_joined_call_why_its_conversation_began(tmp_path: Path) -> None:
+    script: list[object] = [{"text": "One."}, {"text": "Two."}, {"text": "Three.", "delay_s": 0.5}]
+    async with gateway(tmp_path, script) as kit:
+        secret = (await kit.session()).secret
+        await say(kit, user("go"))
+        await say(kit, user("go"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await kit.post(body(SYSTEM, user("other")), key=secret)
+        await say(kit, user("other"))
+        await kit.gateway.close("ses_a")
+        calls = {call.outcome: call.call_id for call in kit.store.iter_calls("ses_a")}
+    path = kit.run
+    first, again, joined = (explained(path, name) for name in ("ses_a:0", "ses_a:1", calls[CallOutcome.COALESCED]))
+    assert (first["place"]["links"], again["place"]["links"]) == ([], [["resample_of", first["turn_id"]]])
+    assert joined["place"]["root_reason"] == "root_unknown"
+    _, text = run("explain", str(path), "ses_a:1")
+    assert f"resample_of {first['turn_id']}" in text and "earlier conversations begin at" in text

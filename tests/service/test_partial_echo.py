@@ -12,10 +12,13 @@ import pytest
 from service.raw_client import PATHS, TOOL, RawClient
 from service.test_live import relax
 from service.wire_kit import Wire, wire
+from tugline.cli.wiring import PILOT, chat_model
 from tugline.core.columns import concat, count, take
 from tugline.core.contracts import EditPolicy
 from tugline.core.turn import CallOutcome, Turn
 from tugline.gateway.delivery import Timing
+from tugline.rollout.audit import audit_run
+from tugline.rollout.explain import explain
 
 THINK = "I should look at it first."
 WORDS = "Here is the answer in a good many words. " * 4
@@ -80,7 +83,10 @@ async def cut(kit: Wire, secret: str, api: str) -> Turn:
 
 
 @pytest.mark.parametrize("train", [False, True])
-@pytest.mark.parametrize(("api", "seen"), [("chat", "Here is the"), ("anthropic", "Here is the"), ("responses", "")])
+@pytest.mark.parametrize(
+    ("api", "seen"),
+    [("chat", "Here is the"), ("chat", "Here is the "), ("anthropic", "Here is the"), ("responses", "")],
+)
 async def test_the_seen_part_of_a_broken_stream(
     tmp_path: Path, api: str, seen: str, train: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +114,10 @@ async def test_the_seen_part_of_a_broken_stream(
         others = count(second.sampled) + count(third.sampled)
         assert sum(row.loss_mask) == others + (part.n if train else 0)
         assert proof.drift["partial_echo"] == 1
+        audit = audit_run(kit.store, lambda _engine: chat_model(PILOT))
+        assert audit.ok, audit.as_json()  # the ids that stayed were sampled, whatever blanks the agent sent behind them
+        shown = explain(kit.store, second.turn_id, None).prompt
+        assert shown is not None and (shown.part_of, shown.part) == (lost.turn_id, part.n)
 
 
 async def test_honoured_it_is_rendered_from_the_words(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ def register(root: typer.Typer) -> None:
 
 @app.command("show")
 def show(
-    file: Annotated[Path | None, typer.Argument(help="TOML file; none = defaults and environment.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="TOML file; none = defaults and environment.", metavar="FILE")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -45,7 +47,7 @@ def show(
 
 @app.command("check")
 def check(
-    file: Annotated[Path, typer.Argument(help="TOML file.")],
+    file: Annotated[Path, typer.Argument(help="TOML file.", metavar="FILE")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Exit 0 if a start would take the file, 2 with file, key and line if not. Starts nothing.

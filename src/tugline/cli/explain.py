@@ -32,6 +32,8 @@ CALL is a call id, a turn id, or SESSION:N, the session's N-th call in order of 
 
 SHOWN = 4000
 """Characters of one text that people get to see; --json has them all."""
+MOST = 10
+"""Turns that a line names; --json has them all."""
 
 
 def register(app: typer.Typer) -> None:
@@ -40,8 +42,8 @@ def register(app: typer.Typer) -> None:
 
 
 def explain_call(
-    run: Annotated[Path, typer.Argument(help="Run directory.")],
-    call: Annotated[str, typer.Argument(help="Call id, turn id or SESSION:N.")],
+    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
+    call: Annotated[str, typer.Argument(help="Call id, turn id or SESSION:N.", metavar="CALL")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """See HELP."""
@@ -122,8 +124,11 @@ def _place(place: Place) -> Iterator[str]:
     else:
         yield f"  nowhere: a conversation of its own ({place.root_reason or 'reason not recorded'})"
     yield f"  drift: {', '.join(place.drift) or 'none'}"
+    yield from (f"  {name} {turn_id}" for name, turn_id in place.links)
     if place.siblings:
-        yield f"  earlier turns in the same place: {', '.join(place.siblings)}"
+        what = "earlier turns in the same place" if place.parent is not None else "earlier conversations begin at"
+        more = f" and {len(place.siblings) - MOST} more" if len(place.siblings) > MOST else ""
+        yield f"  {what}: {', '.join(place.siblings[:MOST])}{more}"
     if place.nearest is not None:
         yield from _nearest(place.nearest)
     for edited in place.edited:
@@ -166,6 +171,8 @@ def _diff(ours: str, theirs: str) -> Iterator[str]:
 def _prompt(prompt: Prompt) -> Iterator[str]:
     yield "# The prompt"
     yield f"  {prompt.tokens} tokens: {prompt.kept} kept from the parent, {prompt.new} new"
+    if prompt.part_of is not None:
+        yield f"  {prompt.part} of the new ones are the beginning of turn {prompt.part_of}, as it was sampled"
     if prompt.trimmed is not None:
         yield f"  the parent's sampled stop {prompt.trimmed!r} was replaced; it is not trained"
     yield "  new: " + (repr(_short(prompt.new_text)) if prompt.new_text is not None else _ids(prompt.new_ids))

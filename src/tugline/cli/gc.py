@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def gc(
-    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """See HELP."""

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
     drift: Annotated[
         bool, typer.Option("--drift", help="How calls ended, every deviation with its first example.")
     ] = False,

@@ -68,7 +68,13 @@ def _usage(usage: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
+    return ", ".join(f"{k} {_plain(v)}" for k, v in values.items())
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{k}={_plain(v)}" for k, v in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _clock(wall: float) -> str:

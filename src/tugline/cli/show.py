@@ -104,10 +104,11 @@ def show_details(console: Console, report: DriftReport) -> None:
     )
     for title, unit, found in tables:
         if found:
-            table = Table(title, unit, "first seen", box=None, pad_edge=False)
+            table = Table(title, unit, box=None, pad_edge=False)
+            table.add_column("first call", min_width=26)  # whole on one line, to be pasted behind `tugline explain RUN`
             for name, seen in sorted(found.items(), key=lambda pair: (-pair[1].times, pair[0])):
                 tokens = f" ({seen.tokens} tokens)" if seen.tokens else ""
-                table.add_row(escape(name), f"{seen.times}{tokens}", f"{seen.session_id} {seen.call_id or ''}")
+                table.add_row(escape(name), f"{seen.times}{tokens}", seen.call_id or seen.session_id)
             console.print(table)
     table = Table("check", "proves", "status", box=None, pad_edge=False)
     for row in report.checks():
@@ -125,8 +126,15 @@ def show_audit(console: Console, audit: Audit) -> None:
     )
     for kind, example in audit.examples.items():
         where = f"{example.turn_id} at token {example.deviation.position}"
-        ours, theirs = example.deviation.prompt[:80], example.deviation.rendered[:80]
+        ours, theirs = _where_they_part(example.deviation.prompt, example.deviation.rendered)
         console.print(f"  {kind}: {where}: prompt {ours!r}, rendered {theirs!r}", markup=False)
+
+
+def _where_they_part(ours: str, theirs: str) -> tuple[str, str]:
+    """80 characters of each, from a little before the first one that differs."""
+    same = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    begin = max(0, same - 20)
+    return ours[begin : begin + 80], theirs[begin : begin + 80]
 
 
 def show_proof(console: Console, proof: Proof, rescored: Rescored | None = None) -> None:

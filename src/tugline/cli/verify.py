@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    run: Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")],
     rescore: Annotated[
         bool, typer.Option("--rescore", help="Also score random calls again with the run's policy (starts its engine).")
     ] = False,
@@ -64,6 +64,8 @@ def verify(
         output.emit(proof.as_json() | ({"rescored": scored} if rescore else {}) | more)
     else:
         show_proof(output.console(), proof, again)
+        if rescore and again is None:
+            output.console().print("re-scoring: nothing, as this run's engine cannot score or no turn is the policy's")
         if audited:
             show_audit(output.console(), audited)
     ok = proof.ok and (again is None or again.ok) and (audited is None or audited.ok)

@@ -168,6 +168,9 @@ def _entries(value: Any, section: str) -> Iterator[tuple[str, str, object]]:
 
 
 def _nearest(key: str, kinds: Mapping[str, object]) -> str:
+    if key.startswith("filters."):
+        own = "a filter of your own is [filters.own] NAME, of lower-case letters, digits and underscores"
+        return f"; there are: {', '.join(k for k in kinds if k.startswith('filters.'))}; {own}"
     close = difflib.get_close_matches(key, list(kinds), 1, 0.6)
     if not close:
         name = key.rpartition(".")[2]

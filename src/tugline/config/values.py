@@ -62,6 +62,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     },
     "gateway.streaming": ("buffered", "live"),
 }
+SHIPPED_FILTERS = ("billing_header", "total_tokens")
 OWN_FILTER = re.compile(r"filters\.own\.([a-z][a-z0-9_]{0,39})")
 _NAMED_ENGINE = re.compile(r"engines\.[^.]+\.")
 
@@ -80,7 +81,10 @@ def convert(key: str, kind: object, value: object, where: str) -> object:
         result = int(_scaled(key, value, _SIZE, "", "a size such as 1048576, 512MB or 1GiB", where))
     else:
         result = _plain(key, base, value, where)
-    if OWN_FILTER.fullmatch(key):
+    own = OWN_FILTER.fullmatch(key)
+    if own and own.group(1) in SHIPPED_FILTERS:
+        raise ConfigError(f"{key}: another filter has this name, which reports count by", where=where)
+    if own:
         _check_pattern(key, str(result), where)
     if key in CHOICES and result not in CHOICES[key]:
         raise ConfigError(f"{key} = {value!r} is none of: {', '.join(CHOICES[key])}", where=where)
@@ -97,7 +101,7 @@ def _check_pattern(key: str, pattern: str, where: str) -> None:
     except re.error as err:
         raise ConfigError(f"{key} = {pattern!r} is no regular expression: {err}", where=where) from err
     if empty:
-        raise ConfigError(f"{key} = {pattern!r} matches no text at all", where=where)
+        raise ConfigError(f"{key} = {pattern!r} matches the empty text, which is everywhere", where=where)
 
 
 def _plain(key: str, base: object, value: object, where: str) -> object:
@@ -117,7 +121,9 @@ def _plain(key: str, base: object, value: object, where: str) -> object:
         if math.isfinite(number):
             return number
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    raise ConfigError(f"{key} = {value!r} is not {names.get(base, base)}", where=where)  # type: ignore[call-overload]
+    wanted = f"none of: {', '.join(CHOICES[key])}" if key in CHOICES else f"not {names.get(base, base)}"  # type: ignore[call-overload]
+    shown = str(value).lower() if isinstance(value, bool) else repr(value)
+    raise ConfigError(f"{key} = {shown} is {wanted}", where=where)
 
 
 def _scaled(

@@ -154,11 +154,15 @@ def conversation(forest: Forest, turn: Turn) -> tuple[Item, ...]:
 
 
 def sampled_ranges(forest: Forest, turn: Turn) -> Sequence[tuple[int, int]]:
-    """Token ranges of a turn's prompt that earlier turns sampled."""
+    """Token ranges of a turn's prompt that earlier turns sampled, also of those that a broken stream cut short."""
     ranges: list[tuple[int, int]] = []
-    below, at = turn, turn.parent
-    while at is not None:
-        parent = forest.turns[at]
+    below = turn
+    while True:
+        if below.partial is not None:
+            begun = below.keep + below.partial.at
+            ranges.append((begun, begun + below.partial.n))
+        if below.parent is None:
+            return ranges[::-1]
+        parent = forest.turns[below.parent]
         ranges.append((parent.prompt_len, below.keep))
-        below, at = parent, parent.parent
-    return ranges[::-1]
+        below = parent

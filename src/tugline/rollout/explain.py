@@ -44,13 +44,15 @@ class Nearest:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call attached. `depth`: turns above it. `siblings`: other turns with the same parent, earlier ones."""
+    """Where a call attached. `depth`: turns above it. `siblings`: other turns with the same parent, earlier ones; of a
+    root the conversations begun before it. `links`: (name, turn id) besides the parent."""
 
     parent: str | None
     match: str
     depth: int
     root_reason: str | None
     drift: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
     siblings: tuple[str, ...]
     edited: tuple[Edited, ...]
     nearest: Nearest | None
@@ -61,9 +63,10 @@ class Place:
 class Prompt:
     """The prompt: `kept` tokens of the parent, then `new` ones. Texts are None without a chat model.
 
-    `trimmed`: the parent's sampled stop that the new tokens replace. The rest holds the prompt against one whole render
-    by the template of what the agent sent. `rendering`: in tokens. `template`: whether it reads the same, `deviations`:
-    where not. `refused`: the template does not render this conversation.
+    `part_of`, `part`: the turn whose first `part` sampled ids stand among the new ones (`partial_echo`). `trimmed`: the
+    parent's sampled stop that the new tokens replace. The rest holds the prompt against one whole render of what the
+    agent sent. `rendering`: in tokens. `template`: whether it reads the same, `deviations`: where not. `refused`: the
+    template does not render this conversation.
     """
 
     tokens: int
@@ -71,6 +74,8 @@ class Prompt:
     new: int
     new_ids: tuple[int, ...]
     new_text: str | None
+    part_of: str | None
+    part: int
     trimmed: str | None
     rendering: Rendering | None
     template: bool | None
@@ -142,7 +147,7 @@ def explain(records: Records, name: str, model_for: Callable[[str], ChatModel] |
         level=turn.level,
         engine=turn.engine,
         calls=served,
-        place=_place(forest, turn, call),
+        place=_place(forest, turn, call, calls),
         prompt=_prompt(forest, turn, call, model),
         sampled=_sampled(turn, model),
         sampling=msgspec.to_builtins(turn.sampling),
@@ -160,7 +165,10 @@ def _find(records: Records, name: str) -> tuple[CallRecord | None, list[Turn], l
         if len(numbered) > 1:  # a gateway that was started again counts anew
             raise NotFound(f"{name[:80]!r} is several calls: {', '.join(c.call_id for c in numbered[:10])}")
         if not numbered:
-            known = f"it has {len(calls)} calls" if calls else "it has none here"
+            known = "no call of such a session is on record here"
+            if calls:
+                last = max(c.seq for c in calls)
+                known = f"{len(calls)} are on record, numbered up to {last}; a request that cannot be read is not"
             raise NotFound(f"no call {number[:20]!r} in session {session_id[:80]!r}: {known}")
         return numbered[0], list(records.iter_turns(session_id)), calls
     known_session = records.session_of(name)
@@ -172,7 +180,7 @@ def _find(records: Records, name: str) -> tuple[CallRecord | None, list[Turn], l
     return found or first, list(records.iter_turns(known_session)), calls
 
 
-def _place(forest: Forest, turn: Turn, call: CallRecord | None) -> Place:
+def _place(forest: Forest, turn: Turn, call: CallRecord | None, calls: Iterable[CallRecord]) -> Place:
     parent = forest.turns[turn.parent] if turn.parent is not None else None
     match = match_of(turn, parent)
     echoed = call.echoed if call is not None else ()
@@ -185,8 +193,10 @@ def _place(forest: Forest, turn: Turn, call: CallRecord | None) -> Place:
         parent=turn.parent,
         match=match,
         depth=len(forest.path(turn.parent)),
-        root_reason=call.root_reason if call is not None else None,
+        # a call that joined another's generation has no reason of its own
+        root_reason=next((c.root_reason for c in calls if c.turn_id == turn.turn_id and c.root_reason), None),
         drift=turn.drift,
+        links=turn.links,
         siblings=tuple(t for t in forest.children(turn.parent) if t != turn.turn_id),
         edited=(*echoed_turns(forest, echoed), *edited_turns(forest, turn)),
         nearest=_nearest(forest, turn) if parent is None else None,
@@ -225,6 +235,8 @@ def _prompt(forest: Forest, turn: Turn, call: CallRecord | None, model: ChatMode
         new=count(turn.bridge),
         new_ids=tuple(ids_list(turn.bridge)),
         new_text=model.decode(turn.bridge) if model is not None else None,
+        part_of=turn.partial.turn_id if turn.partial is not None else None,
+        part=turn.partial.n if turn.partial is not None else 0,
         trimmed=None if not trimmed else model.decode(trimmed) if model is not None else str(ids_list(trimmed)[0]),
         rendering=beside,
         template=template,

@@ -39,15 +39,17 @@ def test_everything_reaches_the_policy_and_is_dumped_again(tmp_path: Path) -> No
     [
         ("edits.ws_trim", "keep", "none of: retain, honour"),
         ("edits.history_reasoning", "retain", "none of: keep, template"),
+        ("edits.args_changed", True, "args_changed = true is none of: retain, honour"),
         ("edits.call_added", "retain", "unknown setting"),
         ("filters.total_tokens", "maybe", "true or false"),
         ("filters.own.x", "(", "no regular expression"),
-        ("filters.own.x", ".*", "matches no text"),
-        ("filters.own.X Y", "a", "unknown setting"),
-        ("filters.clock", "a", "unknown setting"),
+        ("filters.own.x", ".*", "matches the empty text"),
+        ("filters.own.X Y", "a", "lower-case letters"),
+        ("filters.clock", "a", "a filter of your own is [filters.own] NAME"),
+        ("filters.own.total_tokens", "a", "another filter has this name"),
     ],
 )
-def test_what_is_wrong_is_named(key: str, value: str, message: str) -> None:
+def test_what_is_wrong_is_named(key: str, value: object, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         load(None, {}, {key: value})
 
