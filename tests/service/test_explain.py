@@ -191,6 +191,26 @@ async def test_changed_arguments_are_obeyed_or_not_as_asked(tmp_path: Path, reta
         assert set(after.drift) >= {"args_changed", "edit_retained" if retain else "edit_honoured"}
 
 
+@pytest.mark.parametrize("retain", [False, True])
+async def test_an_edit_behind_one_that_was_obeyed_is_known_too(tmp_path: Path, retain: bool) -> None:
+    """The agent rewrote the first turn for good, and now it changes what was sampled behind its words."""
+    async with gateway(tmp_path, [{"text": "One is enough."}, {"calls": [CALL]}, {"text": "Done."}]) as kit:
+        await kit.session(edits=EditPolicy(args_changed="retain" if retain else "honour"))
+        first = await say(kit, user("go"))
+        first["content"] = "One is not enough."
+        second = await say(kit, user("go"), first, user("more"))
+        second["tool_calls"][0]["function"]["arguments"] = '{"command": "ls -l"}'
+        await say(kit, user("go"), first, user("more"), second, *answered(second))
+        await kit.gateway.close("ses_a")
+        a, b, c = kit.store.iter_turns("ses_a")
+        assert (b.parent, set(b.drift)) == (a.parent, {"edit_honoured", "text_changed"})
+        assert c.parent == (b.turn_id if retain else a.parent)
+        told = {"edit_retained"} if retain else {"edit_honoured", "text_changed"}
+        assert set(c.drift) == {"args_changed", *told}
+    edited = explained(kit.run, "ses_a:2")["place"]["edited"]
+    assert [e["origin"] for e in edited] == ([b.turn_id] if retain else [a.turn_id, b.turn_id])
+
+
 async def test_a_volatile_line_is_rendered_for_a_root_and_kept_behind_one(tmp_path: Path) -> None:
     stamp = TextFilter("stamp", r"\Ax-stamp:[^\n]*\n", "first_system")
     async with gateway(tmp_path, [{"text": "One."}, {"text": "Two."}]) as kit:

@@ -34,11 +34,13 @@ def trace(parent: str | None, tail: Sequence[Item], children: Children, rules: R
     """Where the assistant turns of a tail that attached at `parent` (None: nowhere) come from."""
     said: list[tuple[Assistant, Turn | None]] = []
     at, between = parent, list[Item]()
-    for item in tail:
+    for index, item in enumerate(tail):
         if not isinstance(item, Assistant):
             between.append(item)
             continue
         origin = _origin(item, between, _Prompt(at is None, rules), children(at))
+        if origin is None and at != parent:  # said behind words that the harness had changed before: it hangs there
+            origin = _origin(item, tail[:index], _Prompt(parent is None, rules), children(parent))
         said.append((item, origin))
         if origin is None:
             between.append(item)
@@ -82,19 +84,24 @@ def retained(parent: str | None, tail: Sequence[Item], children: Children, rules
     found: set[str] = set()
     echoed: list[tuple[str, Assistant]] = []
     best: Kept | None = None
-    at, between = parent, list[Item]()
+    at, between, followed = parent, list[Item](), True
     for index, item in enumerate(tail if rules.retained else ()):
         if not isinstance(item, Assistant):
             between.append(item)
             continue
-        origin = _origin(item, between, _Prompt(at is None, rules), children(at))
+        origin = _origin(item, between, _Prompt(at is None, rules), children(at)) if followed else None
+        if origin is None and (at != parent or not followed):  # said behind words that were obeyed: it hangs there
+            origin = _origin(item, tail[:index], _Prompt(parent is None, rules), children(parent))
+            if origin is not None:
+                at, between, followed, found, echoed = parent, list(tail[:index]), True, set(), []
         if origin is None:
             between.append(item)
             continue
         changed = changes(origin.said, item)
         spelled = () if changed else edits(origin.said, item)
         if not rules.retained.issuperset(changed) or rules.honoured.intersection(spelled):
-            break
+            followed = False
+            continue
         found.update(("edit_retained", *changed) if changed else spelled)
         found.update(rules.filtered(origin.items, between, start=0 if at is None else 1))
         if changed or spelled:
