@@ -176,6 +176,12 @@ def test_sessions_from_the_command_line(
     silent = CliRunner().invoke(app, ["gateway", "session", "end", running[1]["session"], "--reward", "1", "--json"])
     assert silent.exit_code == 1 and json.loads(silent.stdout)["outcome"] == "engine_failed"
     assert "made no call: check the URL" in silent.stderr and "reward was not kept" in silent.stderr
+    refused = json.loads(ask("new", "--json"))
+    body = {"model": "m", "n": 3, "messages": [{"role": "user", "content": "x"}]}
+    headers = {"authorization": f"Bearer {refused['key']}"}
+    assert httpx.post(f"{refused['openai']}/chat/completions", json=body, headers=headers).status_code == 400
+    told = CliRunner().invoke(app, ["gateway", "session", "end", refused["session"], "--reward", "1"]).stderr
+    assert "only one choice per call" in told and "check the URL" not in told
 
 
 def test_helpful_words_when_it_cannot_start(

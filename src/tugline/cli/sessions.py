@@ -212,7 +212,7 @@ def _client(run: Path | None, *, as_json: bool) -> Iterator[tuple[ControlClient,
 def _not_kept(shown: Mapping[str, Any], *, judged: bool) -> str:
     """Why a session that its opener called done has no part in training."""
     why, usage = str(shown["reason"]), shown["usage"]
-    if not usage["calls"] and not usage["turns"]:
+    if not usage["calls"] and not usage["turns"] and why.endswith("the agent made no call"):
         why = "the agent made no call: check the URL that it used, e.g. OPENAI_BASE_URL"
     return f"warning: {why}{'; the reward was not kept' if judged else ''}"
 
