@@ -20,7 +20,7 @@ import msgspec
 from tugline.core.columns import NO_IDS, Ids, concat, count, last, take
 from tugline.core.contracts import CallLog, Dialect, Engine, EngineInfo, Generation, Sample
 from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
-from tugline.core.items import Options, Pending, Reply, Request, Usage
+from tugline.core.items import Pending, Reply, Request, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Partial, Sampling, Turn
 from tugline.forest.check import check_sample
 from tugline.forest.forest import Attachment, Forest
@@ -354,7 +354,7 @@ def _record(session: OpenSession, call: Inbound, end: End) -> CallRecord:
         started=call.started,
         duration=max(0.0, time.time() - call.started),
         asked_model=call.request.model[:200],
-        asked=_asked(call.request.options),
+        asked=msgspec.json.encode(call.request.options).decode(),
         engine_ref=end.ref,
         root_reason=prompt.root_reason if prompt else None,
         drift=turn.drift if turn else (),
@@ -384,10 +384,6 @@ def side_record(session: OpenSession, call: Inbound, turn_id: str | None, outcom
         engine=call.lane.engine,
         ignored=call.request.ignored,
     )
-
-
-def _asked(options: Options) -> str:
-    return msgspec.json.encode(options).decode()
 
 
 def _measure(metrics: Metrics, turn: Turn) -> None:
