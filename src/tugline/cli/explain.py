@@ -13,6 +13,7 @@ from rich.console import Console
 from tugline.cli import output
 from tugline.cli.wiring import chat_models
 from tugline.core.errors import ConfigError, NotFound, TuglineError
+from tugline.core.turn import CallOutcome
 from tugline.forest.told import Edited, Parting
 from tugline.rollout.audit import Rendering
 from tugline.rollout.explain import Explanation, Nearest, Place, Prompt, Sampled, explain
@@ -109,7 +110,8 @@ def _call(found: Explanation) -> Iterator[str]:
     if call.error is not None:
         yield f"  error: {call.error}"
     if found.turn_id is None:
-        yield "  no turn: nothing was sampled for this call" if call.turn_id is None else f"  {call.turn_id} is missing"
+        nothing = "was sampled" if call.outcome is CallOutcome.REJECTED else "that was sampled is kept"
+        yield f"  no turn: nothing {nothing} for this call" if call.turn_id is None else f"  {call.turn_id} is missing"
         return
     yield f"  turn {found.turn_id}, role {found.role}, level {found.level}, engine {found.engine or 'the policy'}"
     others = [f"{name} ({outcome})" for name, outcome in found.calls if name != call.call_id]
