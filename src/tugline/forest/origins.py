@@ -40,7 +40,7 @@ def trace(parent: str | None, tail: Sequence[Item], children: Children, rules: R
             continue
         origin = _origin(item, between, _Prompt(at is None, rules), children(at))
         if origin is None and at != parent:  # said behind words that the harness had changed before: it hangs there
-            origin = _origin(item, tail[:index], _Prompt(parent is None, rules), children(parent))
+            origin = _hanging(item, tail, index, _Prompt(parent is None, rules), children(parent))
         said.append((item, origin))
         if origin is None:
             between.append(item)
@@ -91,7 +91,7 @@ def retained(parent: str | None, tail: Sequence[Item], children: Children, rules
             continue
         origin = _origin(item, between, _Prompt(at is None, rules), children(at)) if followed else None
         if origin is None and (at != parent or not followed):  # said behind words that were obeyed: it hangs there
-            origin = _origin(item, tail[:index], _Prompt(parent is None, rules), children(parent))
+            origin = _hanging(item, tail, index, _Prompt(parent is None, rules), children(parent))
             if origin is not None:
                 at, between, followed, found, echoed = parent, list(tail[:index]), True, set(), []
         if origin is None:
@@ -202,6 +202,15 @@ def _origin(item: Assistant, between: Sequence[Item], prompt: _Prompt, siblings:
         return not ids & {call.id for call in turn.said.calls}, len(changes(turn.said, item))
 
     return min(reversed(same), key=distance, default=None)
+
+
+def _hanging(
+    item: Assistant, tail: Sequence[Item], index: int, prompt: _Prompt, siblings: Sequence[Turn]
+) -> Turn | None:
+    """As `_origin`, of the answers to everything that stands before `item` in its tail. Cheap where there is none: a
+    hostile tail has very many items."""
+    answers = [turn for turn in siblings if len(turn.items) == index]
+    return _origin(item, tail[:index], prompt, answers) if answers else None
 
 
 def _left_out(turn: Turn, between: Sequence[Item], prompt: _Prompt) -> bool:
