@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from pathlib import Path
 
@@ -86,10 +87,12 @@ class Leaking(ChatDialect):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: list[bytearray] = []
+        self.kept: list[mmap.mmap] = []
 
     def decode(self, body, params):
-        self.kept.append(bytearray(100_000))
+        fresh = mmap.mmap(-1, 100_000)  # the allocator may have room of earlier tests to give away
+        fresh.write(bytes(100_000))
+        self.kept.append(fresh)
         return super().decode(body, params)
 
 

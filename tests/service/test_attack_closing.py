@@ -137,7 +137,7 @@ async def test_connections_that_stay_open_and_replies_that_wait_hold_no_conversa
                 await asyncio.sleep(0.01)
         assert (len(session.receipts._open), len(waiting)) == ((4, 0) if read else (0, 4))
         gc.collect()
-        held = [r for r in gc.get_objects() if isinstance(r, Request) and "mark" in str(r.items)]
+        held = [r for r in gc.get_objects() if type(r) is Request and "mark" in str(r.items)]
         assert held == []
         for client in clients:
             client.leave()
