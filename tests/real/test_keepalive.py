@@ -19,7 +19,7 @@ from real.clis import CLIS, Cli, run_cli
 from service.wire_kit import STREAMING, assert_exact, wire
 from tugline.core.turn import CallOutcome
 from tugline.dialects import DIALECTS
-from tugline.gateway.delivery import Timing
+from tugline.gateway.running import Timing
 
 SILENCE = float(os.environ.get("TUGLINE_TEST_SILENCE", "8"))
 LIMIT = 4 * SILENCE + 90

@@ -18,8 +18,8 @@ from tugline.core.contracts import Access, CallLog, Engine, Policy
 from tugline.core.turn import Sampling
 from tugline.dialects import DIALECTS
 from tugline.engines.scripted import ScriptedEngine
-from tugline.gateway.delivery import Timing
 from tugline.gateway.gateway import GatewayOptions, LocalGateway
+from tugline.gateway.running import Timing
 from tugline.gateway.upstream import RetryPolicy
 from tugline.harnesses.roles import RULES
 from tugline.store import RunStore

@@ -17,8 +17,8 @@ from tugline.core.items import Request
 from tugline.core.turn import CallOutcome
 from tugline.gateway import receipt, server
 from tugline.gateway.connection import Connection
-from tugline.gateway.delivery import Timing
 from tugline.gateway.receipt import Line
+from tugline.gateway.running import Timing
 
 TEXT = "A long answer. " * 60
 

@@ -16,7 +16,7 @@ from service.gateway_kit import Kit, body, gateway, user
 from service.wire_kit import wire
 from tugline.core.turn import CallOutcome
 from tugline.gateway import delivery
-from tugline.gateway.delivery import Timing
+from tugline.gateway.running import Timing
 
 URL = "/v1/chat/completions"
 

@@ -13,7 +13,7 @@ import pytest
 
 from service.wire_kit import Wire, wire
 from tugline.core.turn import CallOutcome
-from tugline.gateway.delivery import Timing
+from tugline.gateway.running import Timing
 from tugline.trajectory.rows import undelivered_turns
 
 URL, CHAT = "/v1/responses", "/v1/chat/completions"

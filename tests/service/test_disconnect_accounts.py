@@ -20,7 +20,7 @@ from tugline.core.contracts import Access, Generation, Piece, Sample, SessionCal
 from tugline.core.errors import EngineError
 from tugline.core.session import Ended, Outcome, SessionKey
 from tugline.core.turn import CallOutcome
-from tugline.gateway.delivery import Timing
+from tugline.gateway.running import Timing
 from tugline.rollout.summary import summarise
 from tugline.rollout.views import usage_of
 

@@ -23,7 +23,7 @@ from tugline.core.contracts import Access
 from tugline.core.session import Ended, Outcome, SessionKey
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallOutcome
-from tugline.gateway.delivery import Timing
+from tugline.gateway.running import Timing
 
 ROUNDS = int(os.environ.get("TUGLINE_TEST_DISCONNECTS", "1"))
 SAY = {

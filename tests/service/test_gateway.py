@@ -16,7 +16,7 @@ from service.gateway_kit import CALL, WRITE, body, gateway, tools, user
 from tugline.core.columns import take
 from tugline.core.errors import StoreError
 from tugline.core.turn import CallOutcome, CallRecord, Turn
-from tugline.gateway.delivery import Timing
+from tugline.gateway.running import Timing
 
 pytestmark = pytest.mark.usefixtures("no_blocking")
 

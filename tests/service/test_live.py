@@ -19,7 +19,7 @@ from tugline.core.columns import Ids, count, ids, take
 from tugline.core.contracts import Generation, Piece, Sample
 from tugline.core.errors import EngineError
 from tugline.core.turn import CallOutcome
-from tugline.gateway.delivery import Timing
+from tugline.gateway.running import Timing
 
 SAY = {
     "reasoning": "I should look at é first. 👩\u200d💻\u2028" + "Then I go on. " * 6,

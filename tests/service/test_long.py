@@ -30,8 +30,8 @@ from tugline.dialects import DIALECTS
 from tugline.engines.journal import JournalIndex
 from tugline.engines.scripted import ScriptedEngine
 from tugline.forest.forest import Forest
-from tugline.gateway.delivery import Timing
 from tugline.gateway.gateway import GatewayOptions, LocalGateway
+from tugline.gateway.running import Timing
 from tugline.rollout.proof import Proof, prove_run
 from tugline.store import RunStore
 

@@ -16,7 +16,7 @@ from tugline.cli.wiring import PILOT, chat_model
 from tugline.core.columns import concat, count, take
 from tugline.core.contracts import EditPolicy
 from tugline.core.turn import CallOutcome, Turn
-from tugline.gateway.delivery import Timing
+from tugline.gateway.running import Timing
 from tugline.rollout.audit import audit_run
 from tugline.rollout.explain import explain
 

@@ -15,7 +15,7 @@ from service.sdk.agents import agent_class
 from service.sdk.base import Agent, Answer, Result
 from service.wire_kit import DIALECT_NAMES, NONCANONICAL, PNG, Streaming, Wire, assert_exact, tokens, wire
 from tugline.core.errors import EngineError, Overloaded, StoreError
-from tugline.gateway.delivery import Timing
+from tugline.gateway.running import Timing
 
 pytestmark = [  # the SDKs' own
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -23,8 +23,8 @@ from tugline.dialects import DIALECTS
 from tugline.engines import make_engine
 from tugline.engines.journal import JournalIndex
 from tugline.engines.modeldir import read_model_dir
-from tugline.gateway.delivery import Timing
 from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
+from tugline.gateway.running import Timing
 from tugline.harnesses import harness as find_harness
 from tugline.harnesses.roles import RULES
 from tugline.rollout.service import RolloutService

@@ -43,8 +43,7 @@ from tugline.gateway.live import Follower, Live
 from tugline.gateway.marks import Marks
 from tugline.gateway.receipt import PATIENCE
 from tugline.gateway.restored import reply_again
-from tugline.gateway.running import FAREWELL, Running, look
-from tugline.gateway.running import Timing as Timing
+from tugline.gateway.running import FAREWELL, Running, Timing, look
 from tugline.gateway.session import Lane, OpenSession, continued
 from tugline.gateway.shown import kept
 

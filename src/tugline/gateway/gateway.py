@@ -16,10 +16,11 @@ from tugline.core.contracts import Access, CallLog, Dialect, Engine, Policy, Rol
 from tugline.core.errors import ConfigError, RunError
 from tugline.forest.forest import Forest
 from tugline.gateway.app import GatewayApp, Router
-from tugline.gateway.delivery import Delivery, Timing
+from tugline.gateway.delivery import Delivery
 from tugline.gateway.exchange import Deps
 from tugline.gateway.metrics import Metrics
 from tugline.gateway.restored import remember
+from tugline.gateway.running import Timing
 from tugline.gateway.secrets import SecretTable
 from tugline.gateway.server import Listener, bind, listen
 from tugline.gateway.session import Lane, OpenSession
