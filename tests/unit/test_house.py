@@ -160,7 +160,7 @@ def test_every_drift_reason_is_in_the_reference() -> None:
     adds = {"tokens": r"(?:drift|notes)(?:\.add\(| \|=? \{)", "forest": r"found\.(?:add|update)\(|return "}
     named: set[str] = set()
     for part, adding in adds.items():
-        for path in (ROOT / "src" / "tugline" / part).glob("*.py"):
+        for path in (ROOT / "src" / "tugline" / part).rglob("*.py"):
             lines = [line for line in path.read_text("utf-8").splitlines() if re.search(adding, line)]
             named |= {word for line in lines for word in re.findall(r'"([a-z]+_[a-z_0-9]+)"', line)}
     assert {"stop_trim", "tool_call_cut", "ws_trim", "root_repeated", "foreign_assistant"} <= named

@@ -9,21 +9,19 @@ from typing import Any
 import msgspec
 
 from tugline.core.errors import ConfigError
+from tugline.core.items import Assistant, ToolCall
 from tugline.engines.script import Step
+from tugline.tokens.families import families
 
 
 def spell(parser: str, step: Step) -> str:
-    """A scripted turn in the family's own format, without the stop token. Raises ConfigError for an unknown family."""
-    if parser == "plain" and not step.calls and not step.reasoning:
-        return step.text
-    if parser != "qwen3":
-        raise ConfigError(f"scripts cannot be spelled for parser {parser!r} yet; use explicit ids", where="parser")
-    calls = [
-        f'<tool_call>\n{{"name": {msgspec.json.encode(c.name).decode()}, "arguments": {c.arguments}}}\n</tool_call>'
-        for c in step.calls
-    ]
-    thought = f"<think>\n{step.reasoning}\n</think>\n\n" if step.reasoning else ""
-    return thought + "\n".join([*([step.text] if step.text else []), *calls])
+    """A scripted turn in the family's own format, without the stop token. Raises ConfigError for an unknown family and
+    for a turn that the format cannot hold."""
+    family = families().get(parser)
+    if family is None:
+        raise ConfigError(f"scripts cannot be spelled for parser {parser!r}; use explicit ids", where="parser")
+    calls = tuple(ToolCall("", c.name, c.arguments) for c in step.calls)
+    return family.spell(Assistant(step.text or None, step.reasoning or None, calls))
 
 
 class Respeller:

@@ -14,6 +14,7 @@ from typing import Literal, Protocol, TypeAlias
 from tugline.core.columns import Ids, ids_list
 from tugline.core.items import Delta
 from tugline.tokens.codec import Codec
+from tugline.tokens.parse import Shim
 
 PATIENCE = 256
 """Tokens without the end of a character in sight, after which no more is shown."""
@@ -151,8 +152,6 @@ class Qwen3Live:
 
     def __init__(self, opening: Opening) -> None:
         from renderers.reasoning import prompt_ends_in_reasoning
-
-        from tugline.tokens.parse import Shim
 
         codec = self._codec = opening.codec
         self._strings = opening.strings

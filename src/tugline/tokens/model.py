@@ -12,8 +12,9 @@ from tugline.core.errors import ConfigError
 from tugline.core.items import Head, Item, Tool
 from tugline.core.turn import Finish
 from tugline.tokens.codec import Codec
+from tugline.tokens.families import families
 from tugline.tokens.live import LiveParser, Opening
-from tugline.tokens.parse import Parsed, Sampled, families, prompt_tail
+from tugline.tokens.parse import Parsed, Sampled, prompt_tail
 from tugline.tokens.probes import Bench, ProbeReport, find_shape, run_probes
 from tugline.tokens.render import Ask, Renderer
 from tugline.tokens.splice import Bridge, BridgeRefused, Rules, bridge
