@@ -43,9 +43,11 @@ _TOOLS = tuple(
 _HEAD = Head(_TOOLS)
 _KWARGS = ("{}", '{"enable_thinking":false}', '{"enable_thinking":true}')
 _Compare = Callable[[Rules, list[Item], Assistant, list[Item]], str | None]
-_REFUSED = ("sentinel_lost", "template_error", "parallel_calls")
+_REFUSED = ("sentinel_lost", "template_error", "parallel_calls", "parts_moved")
 """Reasons of shapes that P3 and P7 name."""
-_FATAL = ("P1", "P2", "P3_text", "P4", "P14")
+_ENDS = 6
+"""A token that ends a turn may also end its parts: so many are tried."""
+_FATAL = ("P1", "P2", "P3_text", "P14")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def run_probes(bench: Bench) -> tuple[ProbeReport, Rules]:
     fixed = [kwargs for kwargs in _KWARGS if trial.independent(rules, kwargs)]
     trial.note("P6", "" if fixed else "the tail depends on the history")
     rules = _with_context(rules, frozenset(fixed))
-    trial.order(rules)
+    rules = replace(rules, moves=trial.moves(rules))
     append_only = trial.begins()
     compared = trial.fuzz(rules)
     failures = tuple(f"{name}: {what}" for name, what in trial.results if what)
@@ -211,14 +213,16 @@ class _Trial:
 
     # ------------------------------------------------------------------------------------------- P4, P5, P6, P13
 
-    def order(self, rules: Rules) -> None:
-        """Text before call before result, or the spliced tail would lack the moved part."""
+    def moves(self, rules: Rules) -> bool:
+        """P4. Text before call before result, or the spliced tail would lack the moved part."""
         turn = Assistant("zAtextA", None, (ToolCall("c1", "run", '{"cmd": "zBcallB"}'),))
         text = self.text([_SYSTEM, _USER, turn, ToolResult("c1", "zCresultC")])
         found = [text.find(w) for w in ("zAtextA", "zBcallB", "zCresultC")]
         if "tool" not in rules.appendable or found[1] < 0:
-            return
-        self.note("P4", "" if 0 <= found[0] < found[1] < found[2] else "the template moves the parts of a turn")
+            return False
+        moved = not 0 <= found[0] < found[1] < found[2]
+        self.note("P4", "the template moves the parts of a turn" if moved else "")
+        return moved
 
     def begins(self) -> bool:
         """P5 and P13; returns P13."""
@@ -289,16 +293,17 @@ class _Trial:
         ends = positions(rest, rules.closes)
         if not len(ends):
             return None
-        sampled = take(rest, 0, int(ends[0]) + 1)
-        try:
-            made: Bridge = bridge(
-                self._renderer, rules, (_HEAD, [*history, turn], tail), (last(sampled), "stop", sampled)
-            )
-        except BridgeRefused as err:
-            # Shapes that P3 and P7 already named are refused again and again: no proof of anything.
-            return None if err.reason in _REFUSED else err.reason
-        joined = concat([prompt, take(sampled, 0, -made.drop or None), made.ids])
-        return "" if joined == whole else f"the bridge differs from the one-pass render behind {len(tail)} item(s)"
+        for end in ends[:_ENDS]:
+            sampled = take(rest, 0, int(end) + 1)
+            try:
+                made: Bridge = bridge(
+                    self._renderer, rules, (_HEAD, [*history, turn], tail), (last(sampled), "stop", sampled)
+                )
+            except BridgeRefused as err:
+                return None if err.reason in _REFUSED else err.reason
+            if concat([prompt, take(sampled, 0, -made.drop or None), made.ids]) == whole:
+                return ""
+        return f"the bridge differs from the one-pass render behind {len(tail)} item(s)"
 
     def _compare_tail(self, rules: Rules, history: list[Item], turn: Assistant, tail: list[Item]) -> str | None:
         """As `_compare`, of what follows a close token that the turn is said to have ended with."""
