@@ -35,6 +35,9 @@ class Head:
     tools: tuple[Tool, ...] = ()
     template_kwargs: str = "{}"
     """Canonical JSON object of chat-template arguments (sorted keys)."""
+    clock: int = 0
+    """What a template that prints the time is told, in Unix seconds, for all of a session. 0: it prints none, or the
+    turn was stored before this was recorded. The gateway sets it; no match key holds it."""
 
 
 @dataclass(frozen=True, slots=True)

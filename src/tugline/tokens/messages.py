@@ -9,6 +9,7 @@ from typing import Literal, cast
 import msgspec
 
 from tugline.core.items import Assistant, Item, Prefill, System, ToolCall, ToolResult, UserMedia, UserText
+from tugline.tokens.callids import sampled_id, short_id
 from tugline.tokens.marks import JSON, strings
 
 Message = dict[str, JSON]
@@ -26,7 +27,16 @@ class Shape:
     developer: bool = False
     """The template knows the role `developer`; else it becomes `system`."""
     fold_system: bool = False
-    """The template refuses or drops system messages behind the first: they become user messages."""
+    """The template refuses, drops or moves system messages behind the first: they become user messages."""
+    no_system: bool = False
+    """It refuses or drops the first one too."""
+    join_users: bool = False
+    """It refuses user messages in a row: they become one."""
+    split_calls: bool = False
+    """It refuses, or does not show, more than one call of a turn: each stands in a message of its own, with its result
+    behind it."""
+    short_ids: bool = False
+    """It refuses call ids that are not nine letters and digits: they are given as such."""
 
 
 def messages(
@@ -39,7 +49,7 @@ def messages(
     Media are named in the text, for templates here are of models that read text: drift `media_omitted`.
     """
     builder = _Builder(shape, {} if names is None else names)
-    for item in items:
+    for item in _split(items, builder) if shape.split_calls else items:
         builder.add(item)
     builder.flush()
     return builder.out, builder.drift
@@ -85,6 +95,27 @@ def _deep(value: JSON, levels: int) -> bool:
     return levels == 0 or any(_deep(v, levels - 1) for v in inner)
 
 
+def _split(items: Sequence[Item], builder: _Builder) -> Iterator[Item]:
+    """The items with each turn of several calls taken apart: call, its result, the next call, ..."""
+    n = 0
+    while n < len(items):
+        turn = items[n]
+        n += 1
+        if not isinstance(turn, Assistant) or len(turn.calls) < 2:
+            yield turn
+            continue
+        builder.drift.add("calls_split")
+        results: list[ToolResult] = []
+        while n < len(items) and isinstance(found := items[n], ToolResult):
+            results.append(found)
+            n += 1
+        for place, call in enumerate(turn.calls):
+            yield Assistant(turn.text if not place else None, turn.reasoning if not place else None, (call,))
+            own = [r for r in results if r.call_id == call.id][:1] if place < len(turn.calls) - 1 else results
+            yield from own
+            results = [r for r in results if r not in own]
+
+
 class _Builder:
     def __init__(self, shape: Shape, names: dict[str, str]) -> None:
         self.out: list[Message] = []
@@ -116,13 +147,17 @@ class _Builder:
             self._prefill = None
 
     def _system(self, item: System) -> None:
+        if self._shape.no_system:
+            self.drift.add("system_as_user")
+            self._said(item.text)
+            return
         if self._shape.fold_system and self.out:
             if all(m["role"] in ("system", "developer") for m in self.out):
                 self.out[-1]["content"] = f"{self.out[-1]['content']}\n\n{item.text}"
                 self.drift.add("system_joined")
             else:
-                self.out.append({"role": "user", "content": item.text})
                 self.drift.add("system_as_user")
+                self._said(item.text)
             return
         keep = item.role == "developer" and self._shape.developer
         self.out.append({"role": "developer" if keep else "system", "content": item.text})
@@ -131,7 +166,15 @@ class _Builder:
         if item.joined and self.out and self.out[-1]["role"] == "user":
             self.out[-1]["content"] = f"{self.out[-1]['content']}{item.text}"
         else:
-            self.out.append({"role": "user", "content": item.text})
+            self._said(item.text)
+
+    def _said(self, text: str) -> None:
+        """A user message of its own, where the template has such."""
+        if self._shape.join_users and self.out and self.out[-1]["role"] == "user":
+            self.out[-1]["content"] = f"{self.out[-1]['content']}\n\n{text}"
+            self.drift.add("users_joined")
+        else:
+            self.out.append({"role": "user", "content": text})
 
     def _omitted(self, item: UserMedia) -> str:
         self.drift.add("media_omitted")
@@ -139,7 +182,7 @@ class _Builder:
 
     def _result(self, item: ToolResult) -> Message:
         text = "\n".join(part for part in (item.text, *map(self._omitted, item.media)) if part)
-        message: Message = {"role": "tool", "content": text, "tool_call_id": item.call_id}
+        message: Message = {"role": "tool", "content": text, "tool_call_id": self._id(item.call_id)}
         name = item.name or self._names.get(item.call_id)
         if name is not None:
             message["name"] = name
@@ -156,7 +199,12 @@ class _Builder:
 
     def _call(self, call: ToolCall) -> JSON:
         self._names[call.id] = call.name
-        return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": self._arguments(call)}}
+        function: JSON = {"name": call.name, "arguments": self._arguments(call)}
+        return {"id": self._id(call.id), "type": "function", "function": function}
+
+    def _id(self, wire: str) -> str:
+        """What the template shows of a call's id: what was sampled as one, where the model samples them."""
+        return short_id(wire) if self._shape.short_ids else sampled_id(wire)
 
     def _arguments(self, call: ToolCall) -> JSON:
         """Verbatim where the template allows it; else parsed. Text that is no JSON object is wrapped, never refused."""

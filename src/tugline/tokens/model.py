@@ -16,8 +16,9 @@ from tugline.tokens.families import families
 from tugline.tokens.live import LiveParser, Opening
 from tugline.tokens.marks import JSON
 from tugline.tokens.parse import Parsed, Sampled, prompt_tail
-from tugline.tokens.probes import Bench, ProbeReport, find_shape, run_probes
+from tugline.tokens.probes import Bench, ProbeReport, run_probes
 from tugline.tokens.render import Ask, Renderer
+from tugline.tokens.shape import find_shape
 from tugline.tokens.splice import Bridge, BridgeRefused, Rules, bridge
 
 __all__ = ["Bridge", "BridgeRefused", "ChatFiles", "ChatModel", "Parsed", "ProbeReport", "Rendered"]
@@ -143,12 +144,12 @@ class ChatModel:
     @cached_property
     def _probed(self) -> tuple[ProbeReport, Rules]:
         token = self.codec.token
-        reasoning, call = self._family.reasoning, self._family.call
+        reasoning = self._family.reasoning
         bench = Bench(
             renderer=self._renderer,
             stop=frozenset(self.stop_ids),
             reasoning=(token(reasoning[0]), token(reasoning[1])),
-            call=(token(call[0]), token(call[1])),
+            calls=tuple((token(begin), token(end)) for begin, end in self._family.calls),
         )
         return run_probes(bench)
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from tugline.core.columns import NO_IDS, Ids, concat, ids, last, take
 from tugline.core.errors import TuglineError, Unsupported
 from tugline.core.items import Assistant, Head, Item, System, Tool, ToolCall, ToolResult, UserText
-from tugline.tokens.codec import Codec, positions
-from tugline.tokens.messages import Shape
+from tugline.tokens.codec import positions
 from tugline.tokens.render import Ask, Renderer
-from tugline.tokens.splice import Bridge, BridgeRefused, Rules, bridge, tail_of
+from tugline.tokens.splice import Bridge, BridgeRefused, Rules, bridge, inner_tokens, tail_of
 
 _S = "zQprobEQz"
 _SYSTEM, _USER = System("Be brief."), UserText("What is here?")
@@ -44,6 +43,8 @@ _TOOLS = tuple(
 _HEAD = Head(_TOOLS)
 _KWARGS = ("{}", '{"enable_thinking":false}', '{"enable_thinking":true}')
 _Compare = Callable[[Rules, list[Item], Assistant, list[Item]], str | None]
+_REFUSED = ("sentinel_lost", "template_error", "parallel_calls")
+"""Reasons of shapes that P3 and P7 name."""
 _FATAL = ("P1", "P2", "P3_text", "P4", "P14")
 
 
@@ -73,27 +74,7 @@ class Bench:
     renderer: Renderer
     stop: frozenset[int]
     reasoning: tuple[int | None, int | None] = (None, None)
-    call: tuple[int | None, int | None] = (None, None)
-
-
-def find_shape(codec: Codec, template: str, specials: dict[str, str]) -> Shape:
-    """P10 and half of P7: how the template wants arguments and system messages. Runs it a few times."""
-
-    def tries(shape: Shape, items: Sequence[Item]) -> str:
-        try:
-            return Renderer(codec, template, specials, shape).compose(Ask(_HEAD, tuple(items))).text
-        except Unsupported:
-            return ""
-
-    # Odd blanks: a template that prints the text as it is keeps them.
-    odd = f'{{"cmd" :  "{_S}"}}'
-    called: list[Item] = [_USER, Assistant(calls=(ToolCall("c1", "run", odd),)), ToolResult("c1", "ok")]
-    verbatim = odd in tries(Shape("string"), called)
-    arguments = Shape("string") if verbatim or _S not in tries(Shape("dict"), called) else Shape("dict")
-    late: list[Item] = [_SYSTEM, _USER, Assistant("Nothing."), System(_S), UserText("Go on.")]
-    two: list[Item] = [_SYSTEM, System(_S), _USER]
-    fold = any(_S not in tries(arguments, items) for items in (late, two))
-    return Shape(arguments.arguments, "developer" in template, fold)
+    calls: tuple[tuple[int | None, int | None], ...] = ()
 
 
 def run_probes(bench: Bench) -> tuple[ProbeReport, Rules]:
@@ -123,7 +104,7 @@ def run_probes(bench: Bench) -> tuple[ProbeReport, Rules]:
 
 
 def _with_context(rules: Rules, fixed: frozenset[str]) -> Rules:
-    return Rules(rules.stop, rules.closes, rules.appendable, fixed, rules.reasoning, rules.call, rules.after_reasoning)
+    return replace(rules, fixed_context=fixed)
 
 
 class _Trial:
@@ -158,10 +139,10 @@ class _Trial:
         written = self._close()
         self._cuts()
         self._survival()
-        closes = self._bench.stop | ({written} if written is not None else set())
-        bench = self._bench
+        closes = frozenset(self._bench.stop | ({written} if written is not None else set()))
+        bench, inner = self._bench, inner_tokens(self._renderer, closes, _HEAD)
         return Rules(
-            bench.stop, frozenset(closes), self._roles(), frozenset(), bench.reasoning, bench.call, self._separator()
+            bench.stop, closes, self._roles(), frozenset(), bench.reasoning, bench.calls, self._separator(), inner
         )
 
     def _close(self) -> int | None:
@@ -193,6 +174,8 @@ class _Trial:
             cases.append((f"P3_calls_{n}", [calls(n), *results]))
         for name, items in cases:
             survived = _S in self.text([_SYSTEM, _USER, *items])
+            if name in ("P3_calls_2", "P3_calls_3") and self._renderer.shape.split_calls:
+                survived = False  # only because each stands in a message of its own
             self.note(name, "" if survived else "the template drops it")
 
     def _roles(self) -> frozenset[str]:
@@ -313,7 +296,7 @@ class _Trial:
             )
         except BridgeRefused as err:
             # Shapes that P3 and P7 already named are refused again and again: no proof of anything.
-            return None if err.reason in ("sentinel_lost", "template_error") else err.reason
+            return None if err.reason in _REFUSED else err.reason
         joined = concat([prompt, take(sampled, 0, -made.drop or None), made.ids])
         return "" if joined == whole else f"the bridge differs from the one-pass render behind {len(tail)} item(s)"
 
@@ -327,7 +310,7 @@ class _Trial:
             try:
                 made = bridge(self._renderer, rules, (_HEAD, [*history, turn], tail), (close, "stop", sampled))
             except BridgeRefused as err:
-                return None if err.reason in ("sentinel_lost", "template_error") else err.reason
+                return None if err.reason in _REFUSED else err.reason
             if made.drop == 0 and whole.endswith(concat([sampled, made.ids])):
                 return ""
         return f"the bridge is not how the one-pass render ends behind {len(tail)} item(s)"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import cast
 
 import msgspec
@@ -28,7 +29,8 @@ class Composed:
 
     text: str
     marks: Marks | None = None
-    sentinel: str = ""
+    inside: int = -1
+    """Where the text behind the sentinel begins. -1: the sentinel is not there, or none was asked for."""
     drift: frozenset[str] = field(default_factory=frozenset)
 
     def literal(self, start: int = 0) -> str:
@@ -57,6 +59,8 @@ class Renderer:
         self.shape = shape
         self._specials = specials
         self.screen = Screen(codec.control)
+        self.clocked = "strftime_now" in template
+        """The template prints the time: it is told the instant of `Head.clock`, whenever it is run."""
 
     def compose(self, ask: Ask) -> Composed:
         """Run the template. Raises Unsupported when the template refuses the conversation."""
@@ -76,15 +80,36 @@ class Renderer:
             plan = rewritten(plan, marks.text, marks.deep)
             tools = cast("list[JSON] | None", marks.deep(tools))
             kwargs = cast("dict[str, JSON]", marks.deep(kwargs))
-        sentinel = ""
-        if ask.sentinel_at is not None:
-            sentinel = unused(_SENTINEL, harness_strings(plan))
-            position = _message_index(items, ask.sentinel_at, self.shape)
-            _plant(plan[position], sentinel, self.shape)
+        base = Composed("", marks, -1, frozenset(drift))
+        run = _Run(tools, kwargs, ask.head.clock, ask.generation)
         if prefill:
-            return self._prefilled(plan, tools, kwargs, Composed("", marks, sentinel, frozenset(drift)))
-        text = self._run(plan, tools, kwargs, ask.generation)
-        return self._checked(Composed(text, marks, sentinel, frozenset(drift)))
+            # A prompt that ends inside an assistant message: rendered whole, cut behind its text.
+            run = replace(run, generation=False, cut=unused("zQprefilLQz", harness_strings(plan)))
+            plan[-1] = {**plan[-1], "content": f"{plan[-1]['content']}{run.cut}"}
+        if ask.sentinel_at is not None:
+            return self._checked(self._marked(plan, run, base, _message_index(items, ask.sentinel_at, self.shape)))
+        return self._checked(replace(base, text=self._run(plan, run)))
+
+    def _marked(self, plan: list[Message], run: _Run, base: Composed, at: int) -> Composed:
+        """With a sentinel as the last word of message `at`.
+
+        A call without arguments has none to carry it: there its name does, as a template may write such a call in a
+        way of its own. Where names are not shown, it gets an argument after all.
+        """
+        sentinel = unused(_SENTINEL, harness_strings(plan))
+        name = _bare_call(plan[at])
+        if name is not None:
+            try:
+                text = self._run([*plan[:at], _renamed(plan[at], sentinel), *plan[at + 1 :]], run)
+            except Unsupported:
+                text = ""
+            if sentinel in text:
+                inside = text.find(sentinel) + len(sentinel)
+                return replace(base, text=text[:inside] + text[inside:].replace(sentinel, name), inside=inside)
+        _plant(plan[at], sentinel, self.shape)
+        text = self._run(plan, run)
+        found = text.rfind(sentinel)
+        return replace(base, text=text, inside=-1 if found < 0 else found + len(sentinel))
 
     def encode(self, composed: Composed, start: int = 0) -> tuple[Ids, frozenset[str]]:
         """Ids of composed.text[start:], and drift. `start` must be where a control token begins, or 0.
@@ -122,35 +147,40 @@ class Renderer:
         with boundary(Unsupported, "tools"):
             return [msgspec.json.decode(t.spec) for t in head.tools] or None
 
-    def _prefilled(
-        self, plan: list[Message], tools: list[JSON] | None, kwargs: dict[str, JSON], base: Composed
-    ) -> Composed:
-        """A prompt that ends inside an assistant message: render it whole, cut behind its text."""
-        end = unused("zQprefilLQz", harness_strings(plan))
-        plan[-1] = {**plan[-1], "content": f"{plan[-1]['content']}{end}"}
-        text = self._run(plan, tools, kwargs, False)
-        cut = text.rfind(end)
-        if cut < 0:
-            raise Unsupported("this chat template cannot continue an assistant message", path="messages")
-        return self._checked(Composed(text[:cut], base.marks, base.sentinel, base.drift))
-
     def _checked(self, composed: Composed) -> Composed:
         if composed.marks is not None and composed.marks.altered(composed.text):
-            return Composed(composed.text, composed.marks, composed.sentinel, composed.drift | {"text_transformed"})
+            return replace(composed, drift=composed.drift | {"text_transformed"})
         return composed
 
-    def _run(self, plan: list[Message], tools: list[JSON] | None, kwargs: dict[str, JSON], generation: bool) -> str:
+    def _run(self, plan: list[Message], run: _Run) -> str:
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        clock = {"strftime_now": datetime.fromtimestamp(run.clock, UTC).strftime} if self.clocked else {}
         with boundary(Unsupported, "the chat template refuses this conversation"):
             rendered, _ = render_jinja_template(
                 conversations=[plan],
-                tools=tools,
+                tools=run.tools,
                 chat_template=self.template,
-                add_generation_prompt=generation,
-                **{**self._specials, **kwargs},
+                add_generation_prompt=run.generation,
+                **{**self._specials, **run.kwargs, **clock},
             )
-        return str(rendered[0])
+        text = str(rendered[0])
+        if not run.cut:
+            return text
+        if run.cut not in text:
+            raise Unsupported("this chat template cannot continue an assistant message", path="messages")
+        return text[: text.rfind(run.cut)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a template gets besides messages. `clock`: Unix seconds. `cut`: where its output is to end, if in a word."""
+
+    tools: list[JSON] | None
+    kwargs: dict[str, JSON]
+    clock: int
+    generation: bool
+    cut: str = ""
 
 
 def _kwargs(head: Head) -> dict[str, JSON]:
@@ -176,7 +206,29 @@ def _plant(message: Message, sentinel: str, shape: Shape) -> None:
     last["function"]["arguments"] = {"zz": sentinel} if shape.arguments == "dict" else f'{{"zz": "{sentinel}"}}'
 
 
+def _bare_call(message: Message) -> str | None:
+    """The name of the last call, if that call has no arguments."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list) or not calls:
+        return None
+    function = cast("dict[str, dict[str, JSON]]", calls[-1])["function"]
+    return str(function["name"]) if function["arguments"] in ({}, "{}") else None
+
+
+def _renamed(message: Message, name: str) -> Message:
+    """The message with another name in its last call."""
+    *before, last = cast("list[dict[str, dict[str, JSON]]]", message["tool_calls"])
+    call: JSON = {**last, "function": {**last["function"], "name": name}}
+    return {**message, "tool_calls": [*cast("list[JSON]", before), call]}
+
+
 def sentinel_turn(turn: Assistant) -> Assistant:
-    """`turn` without the parts that a bridge must not depend on: only call ids and names stay."""
-    calls = tuple(ToolCall(c.id, c.name, "{}") for c in turn.calls)
+    """`turn` without the parts that a bridge must not depend on: only ids and names of calls stay, and whether each
+    has arguments."""
+    calls = tuple(ToolCall(c.id, c.name, "{}" if no_arguments(c) else '{"zz":"z"}') for c in turn.calls)
     return Assistant(text=None if calls else "x", reasoning=None, calls=calls)
+
+
+def no_arguments(call: ToolCall) -> bool:
+    """Whether a call has no arguments, as models write that."""
+    return call.arguments.strip() in ("", "{}", "null")

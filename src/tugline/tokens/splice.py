@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from tugline.core.columns import NO_IDS, Ids, concat, count, ids, ids_array, last, take
 from tugline.core.errors import Unsupported
-from tugline.core.items import Assistant, Head, Item, Prefill, System, ToolResult, UserMedia, UserText
+from tugline.core.items import Assistant, Head, Item, Prefill, System, ToolCall, ToolResult, UserMedia, UserText
 from tugline.core.turn import Finish
+from tugline.tokens.codec import positions
 from tugline.tokens.render import Ask, Composed, Renderer, sentinel_turn
 
 
@@ -50,9 +51,25 @@ class Rules:
     fixed_context: frozenset[str]
     """Template arguments (JSON) under which the tail was shown not to depend on the history."""
     reasoning: tuple[int | None, int | None] = (None, None)
-    call: tuple[int | None, int | None] = (None, None)
+    calls: tuple[tuple[int | None, int | None], ...] = ()
+    """Nested regions that a call stands in, outermost first: what opens and closes each."""
     after_reasoning: Ids = NO_IDS
     """What the template writes between the end of reasoning and the text."""
+    inner: frozenset[int] | None = None
+    """Control tokens that the template writes between the last word of a turn and its end, e.g. `</tool_call>`. Any
+    other one there opens what comes next: the turn has no end of its own. None: not found out."""
+
+    def begins_next(self, token: int) -> bool:
+        """Whether a control token behind the last word of a turn can only open what follows it."""
+        return self.inner is not None and token not in self.inner and token not in self.closes
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Regions that a sampled turn left open. `calls`: levels of `Rules.calls`, outermost first."""
+
+    reasoning: bool = False
+    calls: tuple[int, ...] = ()
 
 
 _CONTEXT: tuple[Item, ...] = (System("."), UserText("."))
@@ -75,7 +92,7 @@ def bridge(
             raise BridgeRefused(f"role_{kind}")
     composed, start = tail_of(renderer, rules, head, history, tail)
     column, drift = renderer.encode(composed, start)
-    opened = _open_regions(rules, state[2], lambda: _prompt_thinks(renderer, rules, head, history))
+    opened = open_regions(rules, state[2], lambda: _prompt_thinks(renderer, rules, head, history))
     return _join(rules, column, set(drift), state, opened)
 
 
@@ -98,6 +115,9 @@ def tail_of(
     """The rendered text and where its first close token behind the sentinel begins. Raises BridgeRefused."""
     if not history or not isinstance(history[-1], Assistant):
         raise BridgeRefused("history_open")
+    if renderer.shape.split_calls and len(history[-1].calls) > 1:
+        # In the template's eyes results stand between the calls, not behind what was sampled.
+        raise BridgeRefused("parallel_calls")
     fixed = head.template_kwargs in rules.fixed_context
     before = _CONTEXT if fixed else tuple(history[:-1])
     items = (*before, sentinel_turn(history[-1]), *_named(tail, history))
@@ -106,11 +126,11 @@ def tail_of(
         composed = renderer.compose(Ask(head, items, sentinel_at=len(before), tools=not fixed))
     except Unsupported as err:
         raise BridgeRefused("template_error") from err
-    found = composed.text.rfind(composed.sentinel)
-    if found < 0:
+    if composed.inside < 0:
         raise BridgeRefused("sentinel_lost")
-    for match in renderer.codec.pattern.finditer(composed.text, found + len(composed.sentinel)):
-        if renderer.codec.control_id(match.group()) in rules.closes:
+    for match in renderer.codec.pattern.finditer(composed.text, composed.inside):
+        token = renderer.codec.control_id(match.group())
+        if token in rules.closes or rules.begins_next(token):
             return composed, match.start()
     raise BridgeRefused("no_close")
 
@@ -131,51 +151,55 @@ def _with_name(item: ToolResult, history: Sequence[Item]) -> ToolResult:
     return item
 
 
-def _join(
-    rules: Rules, t: Ids, notes: set[str], state: tuple[int | None, Finish, Ids], opened: frozenset[str]
-) -> Bridge:
+def _join(rules: Rules, t: Ids, notes: set[str], state: tuple[int | None, Finish, Ids], opened: Opened) -> Bridge:
     """Fit the tail t = [close, ...] to what the model really ended with."""
     s, finish, _ = state
     c = last(take(t, 0, 1))
+    written = c in rules.closes
+    """Else the tail begins with what opens the next message: the template ends no turn."""
     if s is not None and s in rules.stop:
-        if "reasoning" in opened:
+        if opened.reasoning:
             notes.add("stop_in_reasoning")
-        elif "call" in opened:
+        elif opened.calls:
             notes.add("stop_in_call")
         if s == c:
             return Bridge(0, take(t, 1), 0, tuple(sorted(notes)))
-        if c not in rules.stop:
+        if written and c not in rules.stop:
             return Bridge(0, take(t, 1), 0, tuple(sorted(notes | {"close_alias"})))
         return Bridge(1, t, 0, tuple(sorted(notes | {"stop_trim"})))
     if s == c:
         return Bridge(0, take(t, 1), 0, tuple(sorted(notes)))
-    close = concat([*_closing(rules, opened), take(t, 0, 1)])
+    close = concat([*closing(rules, opened), take(t, 0, int(written))])
     notes.add("truncated_extended" if finish != "stop" else "stop_string_tail")
-    return Bridge(0, concat([close, take(t, 1)]), count(close), tuple(sorted(notes)))
+    return Bridge(0, concat([close, take(t, int(written))]), count(close), tuple(sorted(notes)))
 
 
-def _closing(rules: Rules, opened: frozenset[str]) -> list[Ids]:
+def closing(rules: Rules, opened: Opened) -> list[Ids]:
+    """What closes the regions that a cut turn left open, the innermost first. Nobody sampled it."""
     parts: list[Ids] = []
-    if "reasoning" in opened and rules.reasoning[1] is not None:
+    if opened.reasoning and rules.reasoning[1] is not None:
         parts += [ids([rules.reasoning[1]]), rules.after_reasoning]
-    if "call" in opened and rules.call[1] is not None:
-        parts.append(ids([rules.call[1]]))
-    return parts
+    ends = (rules.calls[level][1] for level in reversed(opened.calls))
+    return parts + [ids([end]) for end in ends if end is not None]
 
 
-def _open_regions(rules: Rules, sampled: Ids, prompt_thinks: Callable[[], bool]) -> frozenset[str]:
-    """Which regions the sampled turn left open: reasoning, call."""
-    values: list[int] = ids_array(sampled).tolist()
+def open_regions(rules: Rules, sampled: Ids, prompt_thinks: Callable[[], bool]) -> Opened:
+    """Which regions a sampled turn left open. `prompt_thinks`: whether its prompt had opened reasoning."""
     think, unthink = rules.reasoning
-    call, uncall = rules.call
-    found: set[str] = set()
-    if _rfind(values, call) > _rfind(values, uncall):
-        found.add("call")
-    # A call ends reasoning that was never closed: the reply parser reads it so.
-    closed = unthink in values or call in values
-    if think is not None and not closed and (think in values or prompt_thinks()):
-        found.add("reasoning")
-    return frozenset(found)
+    wanted = {m for pair in (rules.reasoning, *rules.calls) for m in pair if m is not None}
+    seen: list[int] = ids_array(sampled)[positions(sampled, wanted)].tolist() if wanted else []
+    begun = {pair[0]: level for level, pair in enumerate(rules.calls)}
+    ended = {pair[1]: level for level, pair in enumerate(rules.calls)}
+    levels: list[int] = []
+    for token in seen:
+        level = begun.get(token, ended.get(token))
+        if level is not None:  # whatever stood open at this level or inside it is over
+            levels = [outer for outer in levels if outer < level]
+            levels += [level] if token in begun else []
+    # A call ends reasoning that was never closed: the reply parsers read it so.
+    closed = unthink in seen or any(token in begun for token in seen)
+    reasoning = think is not None and not closed and (think in seen or prompt_thinks())
+    return Opened(reasoning, tuple(levels))
 
 
 def _prompt_thinks(renderer: Renderer, rules: Rules, head: Head, history: Sequence[Item]) -> bool:
@@ -191,3 +215,34 @@ def _prompt_thinks(renderer: Renderer, rules: Rules, head: Head, history: Sequen
 
 def _rfind(values: list[int], wanted: int | None) -> int:
     return next((i for i in range(len(values) - 1, -1, -1) if values[i] == wanted), -1)
+
+
+_RESULT = "zQresultQz"
+
+
+def inner_tokens(renderer: Renderer, closes: frozenset[int], head: Head) -> frozenset[int] | None:
+    """`Rules.inner`, found out: what stands between the last word of a turn and its end, for text, for a call and for
+    a call without arguments. None where the template shows none of them."""
+    found: set[int] = set()
+    shown = False
+    shapes: list[tuple[Assistant, Item]] = [(Assistant("x"), UserText(_RESULT))]
+    shapes += [
+        (Assistant(calls=(ToolCall("c1", "run", arguments),)), ToolResult("c1", _RESULT))
+        for arguments in ('{"cmd": "x"}', "{}")
+    ]
+    for turn, tail in shapes:
+        items = (*_CONTEXT, sentinel_turn(turn), tail)
+        try:
+            composed = renderer.compose(Ask(head, items, sentinel_at=len(_CONTEXT)))
+        except Unsupported:
+            continue
+        end = composed.text.find(_RESULT, max(0, composed.inside))
+        if composed.inside < 0 or end < 0:
+            continue
+        matches = renderer.codec.pattern.finditer(composed.text[:end], composed.inside)
+        tokens = [renderer.codec.control_id(m.group()) for m in matches]
+        closed = next((n for n, token in enumerate(tokens) if token in closes), None)
+        if closed is not None:
+            shown = True
+            found.update(tokens[:closed])
+    return frozenset(found) if shown else None

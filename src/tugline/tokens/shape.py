@@ -1,0 +1,96 @@
+"""What a chat template accepts, found by trying it: the form of arguments, which roles may stand where, how many calls.
+
+A template that refuses a shape of conversation with `raise_exception` would fail every later call of a session. Where
+the same meaning can be said in a shape that it takes, that shape is used and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tugline.core.errors import Unsupported
+from tugline.core.items import Assistant, Head, Item, System, Tool, ToolCall, ToolResult, UserText
+from tugline.tokens.codec import Codec
+from tugline.tokens.messages import Shape
+from tugline.tokens.render import Ask, Renderer
+
+_WORD, _OTHER = "zQprobEQz", "zQotherQz"
+_SYSTEM, _USER, _MORE, _SAID = System("Be brief."), UserText("What is here?"), UserText("Go on."), Assistant("Nothing.")
+_TOOL = (
+    '{"type":"function","function":{"name":"run","description":"runs","parameters":'
+    '{"type":"object","properties":{"cmd":{"type":"string"}}}}}'
+)
+_HEAD = Head((Tool("run", _TOOL),))
+
+
+class _Tries:
+    def __init__(self, codec: Codec, template: str, specials: dict[str, str]) -> None:
+        self._made = codec, template, specials
+
+    def text(self, shape: Shape, items: Sequence[Item]) -> str:
+        """Template output, or "" when the template refuses."""
+        try:
+            return Renderer(*self._made, shape).compose(Ask(_HEAD, tuple(items))).text
+        except Unsupported:
+            return ""
+
+
+def find_shape(codec: Codec, template: str, specials: dict[str, str]) -> Shape:
+    """The shape of messages for a template. Runs it about ten times."""
+    tries = _Tries(codec, template, specials)
+    shape = Shape(developer="developer" in template)
+    if "developer" in template:
+        talk: list[Item] = [System(_WORD, "developer"), _USER]
+        shape = replace(shape, developer=_WORD in tries.text(shape, talk))
+    shape = _users(tries, shape)
+    shape = _calls(tries, shape)
+    return _systems(tries, shape)
+
+
+def _users(tries: _Tries, shape: Shape) -> Shape:
+    """Whether user messages may stand in a row."""
+    row: list[Item] = [UserText(_OTHER), UserText(_WORD)]
+    text = tries.text(shape, row)
+    if _WORD in text and _OTHER in text:
+        return shape
+    joined = replace(shape, join_users=True)
+    text = tries.text(joined, row)
+    return joined if _WORD in text and _OTHER in text else shape
+
+
+def _calls(tries: _Tries, shape: Shape) -> Shape:
+    """The form of arguments and ids, and whether a turn may have several calls."""
+    # Odd blanks: a template that prints the text as it is keeps them.
+    odd = f'{{"cmd" :  "{_WORD}"}}'
+    once: list[Item] = [_USER, Assistant(calls=(ToolCall("c1", "run", odd),)), ToolResult("c1", "ok")]
+    for short in (False, True):
+        string, parsed = replace(shape, short_ids=short), replace(shape, arguments="dict", short_ids=short)
+        found = tries.text(string, once)
+        if odd in found or _WORD not in tries.text(parsed, once):
+            shape = string if _WORD in found else shape
+        else:
+            shape = parsed
+        if _WORD in tries.text(shape, once):
+            break
+    else:
+        return shape
+    first, second = (ToolCall(f"c{n}", "run", f'{{"cmd": "{w}"}}') for n, w in enumerate((_OTHER, _WORD)))
+    twice: list[Item] = [_USER, Assistant(calls=(first, second)), ToolResult("c0", "ok"), ToolResult("c1", "ok")]
+    text = tries.text(shape, twice)
+    if _WORD in text and _OTHER in text:
+        return shape
+    split = replace(shape, split_calls=True)
+    text = tries.text(split, twice)
+    return split if _WORD in text and _OTHER in text else shape
+
+
+def _systems(tries: _Tries, shape: Shape) -> Shape:
+    """Where system messages may stand. One that the template moves in front of earlier turns may not stand late: the
+    prompt would change at its beginning."""
+    if _WORD not in tries.text(shape, [System(_WORD), _USER]):
+        folded = replace(shape, no_system=True)
+        return folded if _WORD in tries.text(folded, [System(_WORD), _USER]) else shape
+    late = tries.text(shape, [_SYSTEM, _USER, replace(_SAID, text=_OTHER), System(_WORD), _MORE])
+    two = tries.text(shape, [_SYSTEM, System(_WORD), _USER])
+    return replace(shape, fold_system=_WORD not in two or not 0 <= late.find(_OTHER) < late.rfind(_WORD))
