@@ -139,7 +139,7 @@ def test_every_command_and_flag_is_in_the_reference() -> None:
 def test_every_setting_is_in_the_reference_with_its_default() -> None:
     text = (REFERENCE / "settings.md").read_text("utf-8")
     listed = dict(re.findall(r"^\| `([a-z_.]+)` \| `?([^|`]*?)`? \|", text, re.MULTILINE))
-    plain = {k: "" if v is None else str(v).lower() if isinstance(v, bool) else str(v) for k, v in
+    plain = {k: "" if v in (None, ()) else str(v).lower() if isinstance(v, bool) else str(v) for k, v in
              load(None, {}, {}).flat().items()}  # fmt: skip
     assert listed == plain
 

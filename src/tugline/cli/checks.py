@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tugline.cli.wiring import chat_model, check_routes, engine_for, other_engine, served_dialects
+from tugline.cli.wiring import asked_of, chat_model, check_routes, engine_for, other_engine, served_dialects
 from tugline.config.load import Loaded
 from tugline.core.errors import ConfigError
 from tugline.harnesses import harness
@@ -28,7 +28,8 @@ def check_start(loaded: Loaded) -> None:
             try:
                 run = Path(scratch)
                 engine = engine_for(settings, run) if name is None else other_engine(settings, name, run)
-                chat_model(engine.info.model_dir)
+                one = settings.engine if name is None else settings.engines[name]
+                chat_model(engine.info.model_dir, asked_of(one, name or ""))
             except ConfigError as err:
                 raise _placed(err, _engine_key(err, name, loaded), loaded) from err
 

@@ -42,7 +42,8 @@ def show(
         return
     width = max(map(len, values))
     for key, value in values.items():
-        typer.echo(f"{key.ljust(width)}  {value!s:<24}  {loaded.sources.get(key, 'default')}")
+        shown = ", ".join(value) if isinstance(value, tuple) else str(value)
+        typer.echo(f"{key.ljust(width)}  {shown:<24}  {loaded.sources.get(key, 'default')}")
 
 
 @app.command("check")

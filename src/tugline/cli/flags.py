@@ -19,6 +19,8 @@ class RunFlags:
     harness: str | None = None
     engine: str | None = None
     model: str | None = None
+    template: str | None = None
+    parser: str | None = None
     n: int | None = None
     sandbox: str | None = None
     out: Path | None = None
@@ -37,6 +39,8 @@ class RunFlags:
             "harness.name": self.harness,
             "engine.spec": self.engine,
             "engine.model": self.model,
+            "engine.template": self.template,
+            "engine.parser": self.parser,
             "run.n": self.n,
             "run.seed": self.seed,
             "run.out": str(self.out) if self.out else None,

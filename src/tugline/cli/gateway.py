@@ -70,6 +70,8 @@ def gateway(
     ctx: typer.Context,
     engine: Annotated[str | None, typer.Option(help="embedded or scripted:FILE.")] = None,
     model: Annotated[str | None, typer.Option(help="Model directory; default: the shipped pilot policy.")] = None,
+    template: Annotated[str | None, typer.Option(help="Chat template file, or one of the model's own by name.")] = None,
+    parser: Annotated[str | None, typer.Option(help="Reply format; default: told by the model's files.")] = None,
     port: Annotated[int | None, typer.Option(help="Port for agents; default 0, a free one.")] = None,
     control_port: Annotated[int, typer.Option(help="Port of the control plane; 0 = a free one.")] = 0,
     control_host: Annotated[str, typer.Option(help="Address of the control plane.")] = "127.0.0.1",
@@ -96,6 +98,8 @@ def gateway(
         flags = RunFlags(
             engine=engine,
             model=model,
+            template=template,
+            parser=parser,
             out=out,
             sampling=sampling,
             max_turns=max_turns,

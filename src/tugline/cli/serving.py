@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from tugline.cli.wiring import (
+    asked_of,
     chat_model,
     check_routes,
     engine_for,
@@ -53,7 +54,7 @@ async def serving(settings: Settings, store: RunStore) -> AsyncIterator[Serving]
     """
     async with AsyncExitStack() as stack:
         engine = engine_for(settings, store.path)
-        model = await asyncio.to_thread(chat_model, engine.info.model_dir)
+        model = await asyncio.to_thread(chat_model, engine.info.model_dir, asked_of(settings.engine))
         check_routes(settings, ())
         stack.push_async_callback(engine.close)
         await engine.start()

@@ -12,7 +12,7 @@ from typing import Literal
 
 from tugline.cli.edits import edit_policy, text_filters
 from tugline.config.load import load
-from tugline.config.types import Settings
+from tugline.config.types import EngineSettings, Settings
 from tugline.core.contracts import Dialect, Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
 from tugline.core.errors import ConfigError, boundary
 from tugline.core.session import Ended, SessionState
@@ -22,7 +22,7 @@ from tugline.core.turn import CallRecord, Sampling, Turn
 from tugline.dialects import DIALECTS
 from tugline.engines import make_engine
 from tugline.engines.journal import JournalIndex
-from tugline.engines.modeldir import read_model_dir
+from tugline.engines.modeldir import Asked, read_model_dir
 from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
 from tugline.gateway.running import Timing
 from tugline.harnesses import harness as find_harness
@@ -87,9 +87,21 @@ def _model_dir(model: str | None, where: str) -> Path:
     return path
 
 
-def chat_model(path: Path) -> ChatModel:
+def asked_of(one: EngineSettings, name: str = "") -> Asked:
+    """What `[engine]` (or `[engines.NAME]`) chooses instead of the model directory's own."""
+    return Asked(
+        parser=one.parser,
+        stop=one.stop,
+        template=one.template,
+        context=one.context,
+        template_kwargs=one.template_kwargs,
+        section=f"engines.{name}" if name else "engine",
+    )
+
+
+def chat_model(path: Path, asked: Asked | None = None) -> ChatModel:
     """Tokenizer, template and parser of a model directory."""
-    files = read_model_dir(path)
+    files = read_model_dir(path, asked or Asked())
     return ChatModel(
         ChatFiles(
             tokenizer_json=files.tokenizer_json,
@@ -97,7 +109,7 @@ def chat_model(path: Path) -> ChatModel:
             parser=files.parser,
             stop=tuple(files.stop),
             context=files.context,
-            specials=dict(files.specials),
+            specials={**files.specials, **files.template_kwargs},
         )
     )
 
@@ -113,9 +125,8 @@ def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
             known = settings.engines.get(engine, settings.engine if not engine else None)
             if known is None:
                 raise ConfigError(f"the run's settings name no engine {engine!r}", where=str(run_dir / "run.toml"))
-            loaded[engine] = chat_model(
-                _model_dir(known.model, f"engines.{engine}.model" if engine else "engine.model")
-            )
+            place = f"engines.{engine}.model" if engine else "engine.model"
+            loaded[engine] = chat_model(_model_dir(known.model, place), asked_of(known, engine))
         return loaded[engine]
 
     return find
@@ -131,6 +142,7 @@ def engine_for(settings: Settings, run_dir: Path) -> Engine:
         threads=settings.engine.threads,
         slots=settings.engine.slots,
         seed=settings.run.seed,
+        asked=asked_of(settings.engine),
     )
 
 
@@ -190,6 +202,7 @@ def other_engine(settings: Settings, name: str, run_dir: Path) -> Engine:
         threads=one.threads,
         slots=one.slots,
         seed=settings.run.seed,
+        asked=asked_of(one, name),
     )
 
 
@@ -200,7 +213,8 @@ async def other_engines(settings: Settings, run_dir: Path) -> AsyncIterator[dict
     try:
         for name in settings.engines:
             engine = other_engine(settings, name, run_dir)
-            seats[name] = Seat(engine, await asyncio.to_thread(chat_model, engine.info.model_dir))
+            asked = asked_of(settings.engines[name], name)
+            seats[name] = Seat(engine, await asyncio.to_thread(chat_model, engine.info.model_dir, asked))
             await engine.start()
         yield seats
     finally:
@@ -283,7 +297,7 @@ async def wired(
     """Everything started, in order; everything stopped again, whatever happens."""
     run_dir = store.path
     engine = engine_for(settings, run_dir)
-    model = await asyncio.to_thread(chat_model, engine.info.model_dir)
+    model = await asyncio.to_thread(chat_model, engine.info.model_dir, asked_of(settings.engine))
     options = gateway_options(settings)
     check_routes(settings, tasks)
     harness: Harness = find_harness(settings.harness.name)

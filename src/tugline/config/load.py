@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from tugline.config.types import EngineSettings, Settings
-from tugline.config.values import OWN_FILTER, convert
+from tugline.config.values import OWN_FILTER, TEMPLATE_ARGUMENT, convert, from_text
 from tugline.core.errors import ConfigError
 
 ENV_PREFIX = "TUGLINE_"
@@ -21,6 +21,7 @@ ENV_FOREIGN = ("TUGLINE_TEST_", "TUGLINE_CAPTURES", "TUGLINE_WORKDIR")
 """Not settings: our tests' switches and what sandboxes tell their commands."""
 ENV_SESSION = frozenset({"TUGLINE_SESSION", "TUGLINE_RUN"})
 """Not settings: which session `tugline gateway session end` means. Whole names: TUGLINE_RUN__N is a setting."""
+_ARGUMENTS = re.compile(r"engine(?:s\.[^.]+)?\.template_kwargs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,11 @@ def load(file: Path | None, env: Mapping[str, str], flags: Mapping[str, object])
     kinds = dict(_kinds(Settings, ""))
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
-    for key, value, where in (*_from_file(file), *_from_env(env), *((k, v, "flag") for k, v in flags.items())):
+    for key, value, where in (
+        *_from_file(file),
+        *_from_env(env),
+        *((k, from_text(k, v), "flag") for k, v in flags.items()),
+    ):
         kind = kinds.get(key) or _open_kind(key)
         if kind is None:
             raise ConfigError(f"unknown setting {key!r}{_nearest(key, kinds)}", where=where)
@@ -76,7 +81,7 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, object, str]]:
     sections = {key.rpartition(".")[0] for key, _ in _kinds(Settings, "")} | {"engines", "models", "models.routes"}
     sections.add("filters.own")
     for key, value in _leaves(tree, ""):
-        if value != {} or key not in sections:  # an empty section sets nothing
+        if value != {} or not (key in sections or _ARGUMENTS.fullmatch(key)):  # an empty section sets nothing
             yield key, value, f"{file}{_line_of(text, key)}"
 
 
@@ -84,7 +89,8 @@ def _from_env(env: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
     for name in sorted(env):
         if not name.startswith(ENV_PREFIX) or name.startswith(ENV_FOREIGN) or name in ENV_SESSION:
             continue
-        yield ENV_ALIASES.get(name) or name[len(ENV_PREFIX) :].lower().replace("__", "."), env[name], name
+        key = ENV_ALIASES.get(name) or name[len(ENV_PREFIX) :].lower().replace("__", ".")
+        yield key, from_text(key, env[name]), name
 
 
 def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
@@ -111,10 +117,12 @@ def _line_of(text: str, key: str) -> str:
 
 
 def _open_kind(key: str) -> object | None:
-    """Type of a setting in a section whose keys are people's own: `engines.NAME.x`, `models.routes.PATTERN` and
-    `filters.own.NAME`."""
+    """Type of a setting in a section whose keys are people's own: `engines.NAME.x`, `models.routes.PATTERN`,
+    `filters.own.NAME` and `engine.template_kwargs.NAME`."""
+    if TEMPLATE_ARGUMENT.fullmatch(key):
+        return str
     named = re.fullmatch(r"engines\.[A-Za-z0-9_-]{1,64}\.(\w+)", key)
-    if named:
+    if named and named.group(1) != "template_kwargs":
         return get_type_hints(EngineSettings).get(named.group(1))
     return str if OWN_FILTER.fullmatch(key) or re.fullmatch(r"models\.routes\..+", key, re.DOTALL) else None
 
@@ -183,6 +191,8 @@ def _toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     text = str(value)
     escaped = "".join(
         f"\\u{ord(c):04X}" if ord(c) < 32 or ord(c) == 127 else {'"': '\\"', "\\": "\\\\"}.get(c, c) for c in text

@@ -41,6 +41,16 @@ class EngineSettings:
     """CPU threads of the embedded engine."""
     slots: int = 32
     """KV slots of the embedded engine: conversations kept warm."""
+    parser: str | None = None
+    """Reply format of the model's family; None = told by its template and tokenizer."""
+    template: str | None = None
+    """File with the chat template, or the name of one of the model's own; None = the model's own."""
+    stop: tuple[str, ...] = ()
+    """Tokens that end a turn; empty = what the model's files and its family say."""
+    context: int | None = None
+    """Window in tokens; None = what the model's files say."""
+    template_kwargs: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """Arguments of the chat template, where a request brings none of that name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from typing import get_args
+from typing import get_args, get_origin
 
 from tugline.core.errors import ConfigError
 
@@ -21,6 +22,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "run.concurrency.boot": (1, 10_000),
     "run.concurrency.run": (1, 10_000),
     "run.concurrency.judge": (1, 10_000),
+    "engine.context": (1, 1 << 40),
     "engine.threads": (1, 1024),
     "engine.slots": (1, 65_536),
     "sampling.temperature": (0, 100),
@@ -64,11 +66,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 SHIPPED_FILTERS = ("billing_header", "total_tokens")
 OWN_FILTER = re.compile(r"filters\.own\.([a-z][a-z0-9_]{0,39})")
+TEMPLATE_ARGUMENT = re.compile(r"engine(?:s\.[A-Za-z0-9_-]{1,64})?\.template_kwargs\.([A-Za-z_]\w{0,63})")
 _NAMED_ENGINE = re.compile(r"engines\.[^.]+\.")
 
 
 def convert(key: str, kind: object, value: object, where: str) -> object:
     """`value` as the setting's type. Raises ConfigError naming `where` and `key`."""
+    if get_origin(kind) is tuple:
+        return _words(key, value, where)
+    if TEMPLATE_ARGUMENT.fullmatch(key):
+        return _scalar(key, value, where)
     optional = type(None) in get_args(kind)
     base = next((a for a in get_args(kind) if a is not type(None)), kind)
     if value is None or (optional and value == ""):
@@ -92,6 +99,37 @@ def convert(key: str, kind: object, value: object, where: str) -> object:
     if isinstance(result, int | float) and not low <= result <= high:
         raise ConfigError(f"{key} = {value!r} is outside {low:g} .. {high:g}", where=where)
     return result
+
+
+def _words(key: str, value: object, where: str) -> tuple[str, ...]:
+    """A list of texts; outside TOML as a JSON list, or separated by commas."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.lstrip().startswith("[") else [w.strip() for w in value.split(",")]
+        except ValueError:
+            value = None
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+        raise ConfigError(f'{key} is no list of texts such as ["<|im_end|>"]', where=where)
+    return tuple(word for word in value if word)
+
+
+def from_text(key: str, value: object) -> object:
+    """A template argument written outside TOML: `true`, `false` and numbers are not texts there."""
+    if not isinstance(value, str) or not TEMPLATE_ARGUMENT.fullmatch(key):
+        return value
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    try:
+        number = json.loads(value, parse_constant=str)
+    except ValueError:
+        return value
+    return number if isinstance(number, int | float) else value
+
+
+def _scalar(key: str, value: object, where: str) -> object:
+    if isinstance(value, str | bool | int | float):
+        return value
+    raise ConfigError(f"{key} = {value!r} is neither text, number, true nor false", where=where)
 
 
 def _check_pattern(key: str, pattern: str, where: str) -> None:

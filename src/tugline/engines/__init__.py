@@ -8,6 +8,7 @@ from typing import TypedDict, Unpack
 from tugline.core.contracts import Engine
 from tugline.core.errors import ConfigError
 from tugline.engines.api import LiveWeights, Scorer
+from tugline.engines.modeldir import Asked
 
 __all__ = ["EngineOptions", "LiveWeights", "Scorer", "make_engine"]
 
@@ -19,6 +20,8 @@ class EngineOptions(TypedDict, total=False):
     threads: int
     slots: int
     seed: int | None
+    asked: Asked
+    """What settings choose instead of the model directory's own."""
 
 
 def make_engine(spec: str, *, model: Path | str | None, journal_dir: Path, **options: Unpack[EngineOptions]) -> Engine:
@@ -40,7 +43,8 @@ def make_engine(spec: str, *, model: Path | str | None, journal_dir: Path, **opt
 
         if not argument:
             raise ConfigError("name the script: scripted:FILE", where="engine")
-        return ScriptedEngine(Path(argument).expanduser(), Path(model), journal_dir, seed=options.get("seed"))
+        script, chosen = Path(argument).expanduser(), options.get("asked") or Asked()
+        return ScriptedEngine(script, Path(model), journal_dir, seed=options.get("seed"), asked=chosen)
     if argument:
         raise ConfigError(f"embedded takes no argument, got {argument!r}", where="engine")
     from tugline.engines.embedded.engine import EmbeddedEngine

@@ -1,18 +1,44 @@
-"""What a model directory says about the policy, read once and checked, without loading weights or a tokenizer."""
+"""What a model directory says about the policy, read once and checked, without loading weights or a tokenizer.
+
+Any Hugging Face directory serves as it is: the family of models is told by what template and tokenizer hold, so that a
+fine-tune at /ckpt/step_100 works like its base. Every choice can be overridden, by settings and by the directory's own
+tugline.json, in this order: settings, tugline.json, what the files say.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from tugline.core.errors import ConfigError
+from tugline.engines.modelparts import stops, template
+from tugline.engines.modelparts.files import optional
+from tugline.engines.modelparts.vocabulary import Vocabulary, tokenizer_json
+from tugline.engines.modelparts.window import Config, window
+from tugline.tokens.families import detect, families
 
 _SPECIALS = ("bos_token", "eos_token", "pad_token", "unk_token")
-_T = TypeVar("_T")
+
+Plain = str | int | float | bool
+"""A value of a template argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What settings choose instead of the directory's own. None and empty: nothing is chosen."""
+
+    parser: str | None = None
+    stop: tuple[str, ...] = ()
+    template: str | None = None
+    """A file, or the name of one of the model's own templates."""
+    context: int | None = None
+    template_kwargs: Mapping[str, Plain] = field(default_factory=dict)
+    section: str = "engine"
+    """Where the settings stand: `engine` or `engines.NAME`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +53,7 @@ class ModelFiles:
     parser: str
     """Name of the reply format, e.g. `qwen3`."""
     stop: tuple[str, ...]
-    """Stop tokens by content; the first one ends a scripted turn."""
+    """Stop tokens by content; the first one ends a scripted turn where the family does not say which."""
     stop_ids: tuple[int, ...]
     context: int
     """Window in tokens: prompt + sampled."""
@@ -35,6 +61,12 @@ class ModelFiles:
     """Size of the output layer: every valid id is below it."""
     specials: Mapping[str, str] = field(default_factory=dict)
     """`bos_token`, `eos_token`, ...: names that templates use, where the tokenizer's settings give them."""
+    template_kwargs: Mapping[str, Plain] = field(default_factory=dict)
+    """Arguments that the template gets with every prompt, where a request brings none of that name."""
+    response_template: bytes | None = None
+    """JSON of what the model's own settings say about reading replies, for the family `schema`."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where each choice comes from: tokenizer, template, parser, context, and `stop TOKEN` for each stop token."""
 
 
 class _Tugline(msgspec.Struct):
@@ -42,64 +74,50 @@ class _Tugline(msgspec.Struct):
     stop: list[str] | None = None
     context: int | None = None
     name: str | None = None
+    template: str | None = None
+    template_kwargs: dict[str, Plain] = {}
 
 
-class _Config(msgspec.Struct):
-    vocab_size: int | None = None
-    max_position_embeddings: int | None = None
-    eos_token_id: int | list[int] | None = None
+NOTHING = Asked()
 
 
-class _GenerationConfig(msgspec.Struct):
-    eos_token_id: int | list[int] | None = None
+def read_model_dir(path: Path, asked: Asked = NOTHING) -> ModelFiles:
+    """Read and check a model directory. Raises ConfigError naming the file or setting.
 
-
-class _Added(msgspec.Struct):
-    id: int
-    content: str
-
-
-class _Tokenizer(msgspec.Struct):
-    model: msgspec.Raw
-    added_tokens: list[_Added] = []
-
-
-class _Bpe(msgspec.Struct):
-    vocab: dict[str, int]
-
-
-def read_model_dir(path: Path) -> ModelFiles:
-    """Read and check a model directory.
-
-    tokenizer.json must be there; tugline.json {"parser", "stop", "context"} wins over what chat_template.jinja or
-    tokenizer_config.json, generation_config.json and config.json say. Raises ConfigError naming the file.
+    Stop tokens are those of generation_config.json, tokenizer_config.json and the family together; the template is
+    chosen as `modelparts.template.choose` says.
     """
     if not path.is_dir():
         raise ConfigError("no such model directory", where=str(path))
-    raw = _bytes(path / "tokenizer.json")
-    if raw is None:
-        raise ConfigError("missing; a model directory needs its tokenizer", where=str(path / "tokenizer.json"))
-    tokenizer = _parse(path / "tokenizer.json", raw, _Tokenizer)
-    own = _optional(path / "tugline.json", _Tugline) or _Tugline()
-    config = _optional(path / "config.json", _Config) or _Config()
-    settings = _optional(path / "tokenizer_config.json", dict[str, Any]) or {}
-    template = _template(path, settings)
-    vocab = _Vocabulary(tokenizer)
-    stop, stop_ids = _stops(path, own, config, settings, vocab)
-    context = own.context or config.max_position_embeddings
-    if not context or context < 1:
-        raise ConfigError('the context is unknown: set {"context": TOKENS}', where=str(path / "tugline.json"))
+    raw, origin = tokenizer_json(path)
+    own = optional(path / "tugline.json", _Tugline) or _Tugline()
+    config = _config(path)
+    settings = optional(path / "tokenizer_config.json", dict[str, Any]) or {}
+    if asked.template is not None:
+        chosen = template.choose(path, settings, asked.template, f"{asked.section}.template")
+    else:
+        chosen = template.choose(path, settings, own.template, f"{path / 'tugline.json'} [template]")
+    vocabulary = Vocabulary(path / origin.partition(",")[0], raw)
+    parser, why = _parser(path, own, asked, chosen.source, vocabulary)
+    ends = _stops(path, own, asked, (config, settings, vocabulary, parser))
+    context, measured = _context(path, own, asked, window(config, settings))
+    vocab = config.text.vocab_size or config.vocab_size or vocabulary.size()
+    _check(path, {word: token for word, (token, _) in ends.tokens.items()}, vocab)
     return ModelFiles(
         path=path,
         name=own.name or path.resolve().name,
         tokenizer_json=raw,
-        template=template,
-        parser=own.parser or _guess_parser(path, template),
-        stop=stop,
-        stop_ids=stop_ids,
+        template=chosen.source,
+        parser=parser,
+        stop=tuple(ends.tokens),
+        stop_ids=tuple(token for token, _ in ends.tokens.values()),
         context=context,
-        vocab=config.vocab_size or vocab.size(),
-        specials={n: text for n in _SPECIALS if (text := _content(settings.get(n)))},
+        vocab=vocab,
+        specials={n: text for n in _SPECIALS if (text := stops.content_in(settings.get(n)))},
+        template_kwargs={**own.template_kwargs, **asked.template_kwargs},
+        response_template=_response_template(settings),
+        sources={"tokenizer": origin, "template": chosen.where, "parser": why, "context": measured}
+        | {f"stop {word}": ", ".join(who) for word, (_, who) in ends.tokens.items()},
     )
 
 
@@ -110,105 +128,69 @@ def require_weights(path: Path) -> None:
             raise ConfigError("missing; the embedded engine loads it", where=str(path / name))
 
 
-class _Vocabulary:
-    """Content to id. The big table is decoded only when an added token does not answer."""
+def _config(path: Path) -> Config:
+    file = path / "config.json"
+    config = optional(file, Config) or Config()
+    try:
+        _ = config.text
+    except msgspec.ValidationError as err:
+        raise ConfigError(f"not valid: {err} in the text model's part", where=str(file)) from err
+    return config
 
-    def __init__(self, tokenizer: _Tokenizer) -> None:
-        self._added = {a.content: a.id for a in tokenizer.added_tokens}
-        self._model = tokenizer.model
 
-    def id_of(self, content: str) -> int | None:
-        found = self._added.get(content)
-        return self._table().get(content) if found is None else found
-
-    def content_of(self, token: int) -> str | None:
-        for table in (self._added, self._table()):
-            for content, known in table.items():
-                if known == token:
-                    return content
-        return None
-
-    def size(self) -> int:
-        return 1 + max([*self._added.values(), *self._table().values()], default=-1)
-
-    def _table(self) -> dict[str, int]:
-        try:
-            return msgspec.json.decode(self._model, type=_Bpe).vocab
-        except msgspec.DecodeError:
-            return {}  # unigram models list pairs; their special tokens are added tokens
+def _parser(path: Path, own: _Tugline, asked: Asked, source: str, vocabulary: Vocabulary) -> tuple[str, str]:
+    """(family, how it is known)."""
+    for word, where in ((asked.parser, f"{asked.section}.parser"), (own.parser, f"{path / 'tugline.json'} [parser]")):
+        if word is not None:
+            if word not in families():
+                raise ConfigError(
+                    f"unknown reply format {word!r}; there are: {', '.join(sorted(families()))}", where=where
+                )
+            return word, where
+    try:
+        found = detect(source, vocabulary.added)
+    except ConfigError as err:
+        text = err.message.removeprefix(f"{err.where}: ")
+        raise ConfigError(text, where=str(path / "tugline.json")) from err
+    return found.name, found.why
 
 
 def _stops(
-    path: Path, own: _Tugline, config: _Config, settings: Mapping[str, Any], vocab: _Vocabulary
-) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    path: Path, own: _Tugline, asked: Asked, known: tuple[Config, Mapping[str, Any], Vocabulary, str]
+) -> stops.Stops:
+    config, settings, vocabulary, parser = known
+    if asked.stop:
+        return stops.named(asked.stop, vocabulary, f"{asked.section}.stop")
     if own.stop is not None:
-        found = [(s, vocab.id_of(s)) for s in own.stop]
-        missing = [s for s, token in found if token is None]
-        if missing or not found:
-            raise ConfigError(
-                f"stop tokens {missing} are not in the tokenizer", where=f"{path / 'tugline.json'} [stop]"
-            )
-        return tuple(own.stop), tuple(token for _, token in found if token is not None)
-    generation = _optional(path / "generation_config.json", _GenerationConfig) or _GenerationConfig()
-    eos = generation.eos_token_id if generation.eos_token_id is not None else config.eos_token_id
-    ids = [eos] if isinstance(eos, int) else list(eos or [])
-    if not ids and (named := vocab.id_of(_content(settings.get("eos_token")) or "")) is not None:
-        ids = [named]
-    pairs = [(vocab.content_of(i), i) for i in ids]
-    if not pairs or any(content is None for content, _ in pairs):
+        return stops.named(own.stop, vocabulary, f"{path / 'tugline.json'} [stop]")
+    eos = config.eos_token_id if config.eos_token_id is not None else config.text.eos_token_id
+    return stops.gathered(path, eos, settings, vocabulary, families()[parser])
+
+
+def _context(path: Path, own: _Tugline, asked: Asked, found: tuple[int, str] | None) -> tuple[int, str]:
+    """(tokens, how they are known)."""
+    if asked.context is not None:
+        found = asked.context, f"{asked.section}.context"
+    elif own.context is not None:
+        found = own.context, f"{path / 'tugline.json'} [context]"
+    if found is None or found[0] < 1:
+        hint = " (this is an adapter: merge it into its base model first)" * (path / "adapter_config.json").exists()
         raise ConfigError(
-            'no stop token is known: set {"stop": ["<|im_end|>"]}, or eos_token_id in generation_config.json',
+            f'the context is unknown: set {{"context": TOKENS}}, or [engine] context{hint}',
             where=str(path / "tugline.json"),
         )
-    return tuple(c for c, _ in pairs if c is not None), tuple(i for _, i in pairs)
+    return found
 
 
-def _template(path: Path, settings: Mapping[str, Any]) -> str:
-    raw = _bytes(path / "chat_template.jinja")
-    if raw is not None:
-        try:
-            return raw.decode()
-        except UnicodeDecodeError as err:
-            raise ConfigError(f"not UTF-8: {err}", where=str(path / "chat_template.jinja")) from err
-    inline = settings.get("chat_template")
-    if isinstance(inline, list):  # named templates: the default one is meant
-        inline = next((t.get("template") for t in inline if t.get("name") == "default"), None)
-    if not isinstance(inline, str) or not inline:
+def _check(path: Path, ends: Mapping[str, int], vocab: int) -> None:
+    outside = [word for word, token in ends.items() if not 0 <= token < vocab]
+    if outside:
         raise ConfigError(
-            "missing, and tokenizer_config.json has no chat_template", where=str(path / "chat_template.jinja")
+            f"vocab_size {vocab} leaves no room for the stop tokens {outside}: the tokenizer is of another model",
+            where=str(path / "config.json"),
         )
-    return inline
 
 
-def _guess_parser(path: Path, template: str) -> str:
-    if "<tool_call>" in template and "<function=" not in template and "<|im_start|>" in template:
-        return "qwen3"
-    raise ConfigError(
-        'the reply format is unknown: set {"parser": "qwen3"} or another family', where=str(path / "tugline.json")
-    )
-
-
-def _content(token: Any) -> str | None:
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) and text else None
-
-
-def _bytes(file: Path) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as err:
-        raise ConfigError(f"cannot be read: {err}", where=str(file)) from err
-
-
-def _optional(file: Path, kind: type[_T]) -> _T | None:
-    raw = _bytes(file)
-    return None if raw is None else _parse(file, raw, kind)
-
-
-def _parse(file: Path, raw: bytes, kind: type[_T]) -> _T:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as err:
-        raise ConfigError(f"not valid: {err}", where=str(file)) from err
+def _response_template(settings: Mapping[str, Any]) -> bytes | None:
+    found = settings.get("response_template", settings.get("response_schema"))
+    return msgspec.json.encode(found) if isinstance(found, dict) else None

@@ -31,6 +31,8 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ids: tuple[int, ...] | None = None
     """Exactly these ids instead of spelling text."""
     finish: Literal["stop", "length"] = "stop"
+    cut: float | None = None
+    """With finish `length`: how many tokens are sampled. Below 1, the share of the turn's tokens."""
     delay_s: float = 0.0
     fail_after_tokens: int | None = None
     """Fail once per session with a retryable error; the retry plays the step."""
@@ -71,7 +73,7 @@ def read_script(source: Path | Sequence[object], model: ModelFiles) -> Script:
                 raise ConfigError("noncanonical must lie in [0, 1]", where=f"{where} [settings.noncanonical]")
             continue
         step = _convert(value, Step, where)
-        _check(step, model, where)
+        check_step(step, model, where)
         steps.append(step)
     if not steps:
         raise ConfigError("the script has no generation", where=name)
@@ -102,11 +104,14 @@ def _convert(value: object, kind: type[_T], where: str) -> _T:
         raise ConfigError(str(err), where=where) from err
 
 
-def _check(step: Step, model: ModelFiles, where: str) -> None:
+def check_step(step: Step, model: ModelFiles, where: str) -> None:
+    """Raises ConfigError naming the field. Whether the model's format can hold the turn is not looked at."""
     if step.delay_s < 0:
         raise ConfigError("must not be negative", where=f"{where} [delay_s]")
     if step.fail_after_tokens is not None and step.fail_after_tokens < 0:
         raise ConfigError("must not be negative", where=f"{where} [fail_after_tokens]")
+    if step.cut is not None and (step.finish != "length" or step.cut < 0):
+        raise ConfigError('needs finish "length" and must not be negative', where=f"{where} [cut]")
     if step.ids is None:
         return
     if step.text or step.reasoning or step.calls:

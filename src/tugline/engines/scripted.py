@@ -3,7 +3,7 @@
 It writes down and returns what a real engine would: ids, log-probabilities, its own journal. No model runs.
 
 Script: one JSON object per line and generation, played in order per session:
-`{"reasoning", "text", "calls": [{"name", "arguments": "<string>"}], "ids"?, "finish": "stop|length", "delay_s",
+`{"reasoning", "text", "calls": [{"name", "arguments": "<string>"}], "ids"?, "finish": "stop|length", "cut"?, "delay_s",
 "fail_after_tokens"?}`. The first line may be `{"settings": {"noncanonical": 0.3, "seed": 0, "repeat": false}}`.
 """
 
@@ -19,20 +19,22 @@ from pathlib import Path
 
 import numpy as np
 
-from tugline.core.columns import Floats, Ids, concat, count, ids, ids_array, take
+from tugline.core.columns import Floats, Ids, concat, count, ids, ids_array, ids_list, take
 from tugline.core.contracts import EngineInfo, Generation, JournalEntry, Piece, Sample
-from tugline.core.errors import EngineError, boundary
+from tugline.core.errors import ConfigError, EngineError, boundary
 from tugline.core.turn import Finish
 from tugline.engines.journal import JournalWriter, journal_path, next_boot
-from tugline.engines.modeldir import ModelFiles, read_model_dir
+from tugline.engines.modeldir import NOTHING, Asked, ModelFiles, read_model_dir
 from tugline.engines.script import Script, Step, read_script
-from tugline.engines.spelling import Respeller, spell
+from tugline.engines.spelling import Respeller, spell, stop_of
 from tugline.engines.stopping import StopStrings
 from tugline.engines.streaming import Say, pieces_of
 
 CAPACITY = 64
 PIECE = 8
 """Tokens handed out at a time."""
+SEEN = 64
+"""Tokens at a prompt's end that tell whether it opened reasoning."""
 
 
 @dataclass(slots=True)
@@ -48,16 +50,24 @@ class ScriptedEngine:
     """Core `Engine` without a model. Deterministic: the same script and session id give the same ids."""
 
     def __init__(
-        self, script: Path | Sequence[object], model_dir: Path, journal_dir: Path, *, seed: int | None = None
+        self,
+        script: Path | Sequence[object],
+        model_dir: Path,
+        journal_dir: Path,
+        *,
+        seed: int | None = None,
+        asked: Asked = NOTHING,
     ) -> None:
-        """`script` is a file, or its lines as objects. Raises ConfigError naming line and field."""
+        """`script` is a file, or its lines as objects. Raises ConfigError naming line and field, or a file."""
         from tokenizers import Tokenizer
 
-        files = read_model_dir(model_dir)
+        files = read_model_dir(model_dir, asked)
         self._name = str(script) if isinstance(script, Path) else "script"
         self._script: Script = read_script(script, files)
+        _spellable(self._script, files.parser, self._name)
         self._seed = self._script.settings.seed if self._script.settings.seed is not None else seed or 0
-        self._tokenizer = Tokenizer.from_buffer(files.tokenizer_json)
+        with boundary(ConfigError, f"{model_dir / 'tokenizer.json'}: cannot be used"):
+            self._tokenizer = Tokenizer.from_buffer(files.tokenizer_json)
         self._respeller = Respeller(files.tokenizer_json, self._tokenizer)
         self._files = files
         self._info = _info(files)
@@ -169,16 +179,26 @@ class ScriptedEngine:
         if step.ids is not None:
             planned = ids(step.ids)
         else:
-            column = self._tokenizer.encode(spell(self._files.parser, step), add_special_tokens=False).ids
-            rng = random.Random(f"{self._seed}/{request.session_id}/{at}")
-            planned = ids(self._respeller.respell(column, self._script.settings.noncanonical, rng))
-            if step.finish == "stop":
-                planned = concat([planned, ids([self._files.stop_ids[0]])])
+            planned = self._spelled(step, random.Random(f"{self._seed}/{request.session_id}/{at}"), request.prompt_ids)
         room = min(request.sampling.max_tokens, self._info.context - count(request.prompt_ids))
         stopped = StopStrings(self._tokenizer, request.stop).cut(take(planned, 0, room))
         if stopped is not None:
             return stopped, "stop"
         return (take(planned, 0, room), "length") if count(planned) > room else (planned, step.finish)
+
+    def _spelled(self, step: Step, rng: random.Random, prompt: Ids) -> Ids:
+        """A step's ids: spelled as the model's family writes, respelled, cut or stopped."""
+        files = self._files
+        behind = self._tokenizer.decode(ids_list(take(prompt, -SEEN)), skip_special_tokens=False)
+        text = spell(files.parser, step, behind)
+        column = self._tokenizer.encode(text, add_special_tokens=False).ids
+        planned = ids(self._respeller.respell(column, self._script.settings.noncanonical, rng))
+        if step.finish == "stop":
+            stop = stop_of(files.parser, step, files.stop)
+            return concat([planned, ids([files.stop_ids[files.stop.index(stop)]])])
+        if step.cut is None:
+            return planned
+        return take(planned, 0, int(step.cut if step.cut >= 1 else step.cut * count(planned)))
 
     async def _answer(self, request: Generation, sampled: Ids, finish: Finish) -> Sample:
         if self._journal is None:
@@ -241,6 +261,17 @@ async def _pause(aborted: asyncio.Event, seconds: float) -> float:
     except TimeoutError:
         return 1.0
     return min(0.999, (loop.time() - begun) / seconds)
+
+
+def _spellable(script: Script, parser: str, name: str) -> None:
+    """Raises ConfigError for a step that the family's format cannot hold: no session begins on it."""
+    for number, step in enumerate(script.steps, start=1):
+        if step.ids is None:
+            try:
+                spell(parser, step)
+            except ConfigError as err:
+                text = err.message.removeprefix(f"{err.where}: ")
+                raise ConfigError(text, where=f"{name} generation {number}") from err
 
 
 def _info(files: ModelFiles) -> EngineInfo:

@@ -16,6 +16,7 @@ from tugline.tokens.codec import Codec
 from tugline.tokens.fallback import Parent, Trial, hand_bridge, renderers_trial
 from tugline.tokens.families import families
 from tugline.tokens.live import LiveParser, Opening
+from tugline.tokens.marks import JSON
 from tugline.tokens.parse import Parsed, Sampled, prompt_tail
 from tugline.tokens.probes import Bench, ProbeReport, run_probes
 from tugline.tokens.render import Ask, Renderer
@@ -38,8 +39,8 @@ class ChatFiles:
     """Tokens that end a turn, by content. Each must be one token."""
     context: int
     """Window in tokens."""
-    specials: Mapping[str, str] = field(default_factory=dict)
-    """Names that the template may use: bos_token, eos_token, pad_token, ..."""
+    specials: Mapping[str, JSON] = field(default_factory=dict)
+    """Names that the template may use: bos_token, eos_token, pad_token, ..., and arguments that settings give it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Ask:
 class Renderer:
     """One template with one tokenizer. Immutable; safe to share between threads."""
 
-    def __init__(self, codec: Codec, template: str, specials: dict[str, str], shape: Shape) -> None:
+    def __init__(self, codec: Codec, template: str, specials: dict[str, JSON], shape: Shape) -> None:
         self.codec = codec
         self.template = template
         self.shape = shape

@@ -12,6 +12,7 @@ from dataclasses import replace
 from tugline.core.errors import Unsupported
 from tugline.core.items import Assistant, Head, Item, System, Tool, ToolCall, ToolResult, UserText
 from tugline.tokens.codec import Codec
+from tugline.tokens.marks import JSON
 from tugline.tokens.messages import Shape
 from tugline.tokens.render import Ask, Renderer
 
@@ -25,7 +26,7 @@ _HEAD = Head((Tool("run", _TOOL),))
 
 
 class _Tries:
-    def __init__(self, codec: Codec, template: str, specials: dict[str, str]) -> None:
+    def __init__(self, codec: Codec, template: str, specials: dict[str, JSON]) -> None:
         self._made = codec, template, specials
 
     def text(self, shape: Shape, items: Sequence[Item]) -> str:
@@ -36,7 +37,7 @@ class _Tries:
             return ""
 
 
-def find_shape(codec: Codec, template: str, specials: dict[str, str]) -> Shape:
+def find_shape(codec: Codec, template: str, specials: dict[str, JSON]) -> Shape:
     """The shape of messages for a template. Runs it about ten times."""
     tries = _Tries(codec, template, specials)
     shape = Shape(developer="developer" in template)

@@ -50,7 +50,7 @@ def test_without_tugline_json_the_usual_files_serve(model):
         ("tugline.json", '{"context": "5"}', r"tugline\.json: not valid.*context"),
         ("tugline.json", '{"parser": "qwen3", "stop": ["<|im_end|>"]}', r"context is unknown"),
         ("tugline.json", '{"context": 5, "stop": ["<|im_end|>"]}', r"reply format is unknown"),
-        ("tugline.json", '{"context": 5, "parser": "qwen3"}', r"no stop token is known"),
+        ("tugline.json", '{"context": 5, "parser": "plain"}', r"no stop token is known"),
         ("config.json", "[]", r"config\.json: not valid"),
     ],
 )

@@ -18,6 +18,7 @@ import tugline
 from tugline.core.errors import EngineError, boundary
 from tugline.engines.embedded import wire
 from tugline.engines.journal import next_boot
+from tugline.engines.modeldir import Asked
 
 _TAIL = 2000
 """Bytes of the process's log that an error carries."""
@@ -35,6 +36,7 @@ class Spec:
     threads: int
     slots: int
     seed: int | None
+    asked: Asked = Asked()
 
 
 class Child:
@@ -63,6 +65,7 @@ class Child:
                 threads=spec.threads,
                 slots=spec.slots,
                 seed=spec.seed,
+                asked=spec.asked,
                 weights=str(weights[0]) if weights else None,
                 version=weights[1] if weights else 0,
             )

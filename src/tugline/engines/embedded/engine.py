@@ -16,7 +16,7 @@ from tugline.core.turn import Sampling
 from tugline.engines.api import InFlight
 from tugline.engines.embedded import wire
 from tugline.engines.embedded.child import Child, Spec
-from tugline.engines.modeldir import read_model_dir, require_weights
+from tugline.engines.modeldir import Asked, read_model_dir, require_weights
 from tugline.engines.streaming import Say, pieces_of
 
 START_LIMIT = 180.0
@@ -35,17 +35,20 @@ class Options(TypedDict, total=False):
     threads: int
     slots: int
     seed: int | None
+    asked: Asked
 
 
 class EmbeddedEngine:
     """Core `Engine`, `Scorer` and `LiveWeights` on this machine."""
 
     def __init__(self, model_dir: Path, journal_dir: Path, **options: Unpack[Options]) -> None:
-        """Options: device="cpu", threads=1, slots=32 (contexts held at once), seed=None (of generations without one).
+        """Options: device="cpu", threads=1, slots=32 (contexts held at once), seed=None (of generations without one),
+        asked (what is chosen instead of the directory's own).
 
         Raises ConfigError for a broken model directory.
         """
-        files = read_model_dir(model_dir)
+        asked = options.get("asked") or Asked()
+        files = read_model_dir(model_dir, asked)
         require_weights(model_dir)
         slots = options.get("slots", 32)
         self._spec = Spec(
@@ -55,6 +58,7 @@ class EmbeddedEngine:
             threads=options.get("threads", 1),
             slots=slots,
             seed=options.get("seed"),
+            asked=asked,
         )
         self._info = EngineInfo(
             kind="embedded",

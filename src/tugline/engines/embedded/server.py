@@ -42,7 +42,7 @@ class Server:
         from tugline.engines.embedded.model import SlotModel
         from tugline.engines.embedded.sampling import sample
 
-        self._files: ModelFiles = read_model_dir(Path(options.model_dir))
+        self._files: ModelFiles = read_model_dir(Path(options.model_dir), options.asked)
         self._model = SlotModel(
             self._files.path, slots=options.slots, context=self._files.context, device=options.device
         )

@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from tugline.engines.modeldir import Asked
+
 LENGTH = struct.Struct("<I")
 
 
@@ -29,6 +31,7 @@ class Options(msgspec.Struct, frozen=True):
     weights: str | None = None
     """Loaded over the model directory's own: what was live when the last process died."""
     version: int = 0
+    asked: Asked = Asked()
 
 
 class Draw(msgspec.Struct, array_like=True, frozen=True):
