@@ -42,7 +42,7 @@ def run_probes(bench: Bench) -> tuple[Verdict, Rules]:
     rules = replace(
         rules, fixed_context=frozenset(history.independent(trial, rules, source, [s.kwargs for s in found]))
     )
-    tools = shape.order(trial, tools)
+    tools = shape.order(trial, tools, close)
     shape.begins(trial)
     roles.grouping(trial, good)
     roles.naming(trial, good)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tugline.core.columns import Ids, concat, ids, last, take
 from tugline.core.items import Assistant, Item, ToolCall, ToolResult, UserText
 from tugline.tokens.codec import positions
-from tugline.tokens.probes.trial import HEAD, SYSTEM, USER, Trial, differ
+from tugline.tokens.probes.trial import HEAD, Trial, differ
 from tugline.tokens.splice import Bridge, BridgeRefused, Rules, bridge
 
 _Compare = Callable[[Trial, Rules, list[Item], Assistant, list[Item]], tuple[str, str] | None]
@@ -36,7 +36,7 @@ def _converse(trial: Trial, rules: Rules, compare: _Compare, size: tuple[int, in
     compared = 0
     for seed in range(size[0]):
         rng = random.Random(seed)
-        history: list[Item] = [SYSTEM, USER]
+        history: list[Item] = [*trial.start]
         for step in range(size[1]):
             turn, tail = _random_step(rng, f"{seed}x{step}", rules.appendable)
             verdict = compare(trial, rules, history, turn, tail)

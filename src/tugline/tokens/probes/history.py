@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tugline.core.items import Assistant, Head, Item, System, ToolCall, ToolResult, UserText
 from tugline.tokens.probes.static import Source
-from tugline.tokens.probes.trial import SYSTEM, TOOLS, USER, Trial, differ
+from tugline.tokens.probes.trial import TOOLS, USER, Trial, differ
 from tugline.tokens.splice import BridgeRefused, Rules, tail_of
 
 _OFTEN = (("enable_thinking", '{"enable_thinking":false}'), ("enable_thinking", '{"enable_thinking":true}'))
@@ -29,16 +29,16 @@ def independent(trial: Trial, rules: Rules, source: Source, more: Sequence[str])
 def _moved(trial: Trial, rules: Rules, kwargs: str) -> str | None:
     """None when the tail stays the same, else around the first difference."""
     fixed = replace(rules, fixed_context=frozenset((kwargs,)))
+    seen = 0
     for ending, tail in _tails(rules.appendable):
         expected = _tail(trial, fixed, Head((), kwargs), [ending], tail)
-        if expected is None:
-            return "no tail was found"
-        for history in _histories():
+        seen += expected is not None
+        for history in _histories(trial.start):
             for tools in ((), TOOLS):
                 found = _tail(trial, rules, Head(tools, kwargs), [*history, ending], tail)
                 if found != expected:
-                    return differ(expected, found or "")
-    return None
+                    return differ(expected or "", found or "")
+    return None if seen else "no tail was found"
 
 
 def _tail(trial: Trial, rules: Rules, head: Head, history: Sequence[Item], tail: Sequence[Item]) -> str | None:
@@ -49,7 +49,7 @@ def _tail(trial: Trial, rules: Rules, head: Head, history: Sequence[Item], tail:
     return composed.literal(start)
 
 
-def _histories() -> list[list[Item]]:
+def _histories(start: tuple[Item, ...]) -> list[list[Item]]:
     """Different pasts: short, long, two tool cycles, with and without reasoning, without a system message."""
 
     def cycle(n: int, reasoning: str | None) -> list[Item]:
@@ -58,12 +58,12 @@ def _histories() -> list[list[Item]]:
 
     talk: list[Item] = [Assistant("Hello.", "They greet."), UserText("Now work.")]
     return [
-        [SYSTEM, USER],
+        [*start],
         [USER],
-        [SYSTEM, USER, *cycle(1, "think"), *cycle(2, "again")],
-        [SYSTEM, USER, *cycle(1, None)],
-        [SYSTEM, USER, *talk],
-        [SYSTEM, USER, *talk, *cycle(3, "deep"), Assistant("There."), UserText("More.\n" * 50)],
+        [*start, *cycle(1, "think"), *cycle(2, "again")],
+        [*start, *cycle(1, None)],
+        [*start, *talk],
+        [*start, *talk, *cycle(3, "deep"), Assistant("There."), UserText("More.\n" * 50)],
     ]
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Literal
 
 from tugline.core.items import Assistant, Item, System, ToolCall, ToolResult, UserText
-from tugline.tokens.probes.trial import SYSTEM, USER, WORD, Trial, behind, called, differ
+from tugline.tokens.probes.trial import USER, WORD, Trial, behind, called, differ
 from tugline.tokens.probes.verdict import Follow
 
 ROLES = ("user", "tool", "system", "assistant")
@@ -18,8 +18,8 @@ _FIRST, _SECOND = "zBfirstB", "zCsecondC"
 
 def alone(trial: Trial) -> tuple[frozenset[str], tuple[Follow, ...]]:
     """Kinds whose text appears behind the last assistant turn, and what happens to each."""
-    talk: list[Item] = [SYSTEM, USER, Assistant(_MARK)]
-    asked: list[Item] = [SYSTEM, USER, called(_MARK)]
+    talk: list[Item] = [*trial.start, Assistant(_MARK)]
+    asked: list[Item] = [*trial.start, called(_MARK)]
     trials: dict[str, list[Item]] = {
         "user": [*talk, UserText(WORD)],
         "tool": [*asked, ToolResult("c0", WORD)],
@@ -27,6 +27,8 @@ def alone(trial: Trial) -> tuple[frozenset[str], tuple[Follow, ...]]:
         "assistant": [*talk, UserText("more"), Assistant(WORD), UserText("again")],
     }
     good, follows = set(), []
+    system = "" if len(trial.start) > 1 else "the template refuses a system message; text of one must go to a user's"
+    trial.say("P7_first_system", system)
     for kind, items in trials.items():
         text, refused = trial.tried(items)
         outcome = _outcome(text, (_MARK, WORD))
@@ -45,7 +47,7 @@ def pairs(trial: Trial, good: frozenset[str]) -> tuple[Follow, ...]:
     for first, second in product(ROLES, ROLES):
         if not {first, second} <= good:
             continue
-        text, refused = trial.tried(_pair(first, second))
+        text, refused = trial.tried(_pair(trial.start, first, second))
         outcome = _outcome(text, (_MARK, _FIRST, _SECOND))
         follows.append(Follow((first, second), outcome, refused))
         if outcome in ("dropped", "moved"):
@@ -59,12 +61,12 @@ def pairs(trial: Trial, good: frozenset[str]) -> tuple[Follow, ...]:
 _VERB = {"raises": "is refused", "dropped": "loses text", "moved": "changes places"}
 
 
-def _pair(first: str, second: str) -> list[Item]:
+def _pair(start: Sequence[Item], first: str, second: str) -> list[Item]:
     calls = sum(kind == "tool" for kind in (first, second)) if "assistant" not in (first, second) else 0
     if first == "tool" and second == "assistant":
         calls = 1
     turn = called(_MARK, calls) if calls else Assistant(_MARK)
-    out: list[Item] = [SYSTEM, USER, turn]
+    out: list[Item] = [*start, turn]
     answered = 0
     for kind, word, following in ((first, _FIRST, second), (second, _SECOND, "")):
         match kind:
@@ -97,7 +99,7 @@ def grouping(trial: Trial, good: frozenset[str]) -> None:
     if "tool" not in good:
         trial.say("P8", "the template shows no results", status="na")
         return
-    start: list[Item] = [SYSTEM, USER, called(_MARK, 2), ToolResult("c0", _FIRST)]
+    start: list[Item] = [*trial.start, called(_MARK, 2), ToolResult("c0", _FIRST)]
     one = trial.text(start, generation=False)
     both = trial.text([*start, ToolResult("c1", _SECOND)], generation=False)
     if not both:
@@ -117,7 +119,7 @@ def naming(trial: Trial, good: frozenset[str]) -> None:
 
     def result(name: str, call_id: str) -> str:
         turn = Assistant(calls=(ToolCall(call_id, name, '{"cmd": "zQcmdQz"}'),))
-        text = trial.text([SYSTEM, USER, turn, ToolResult(call_id, WORD)])
+        text = trial.text([*trial.start, turn, ToolResult(call_id, WORD)])
         return text[text.rfind("zQcmdQz") :]
 
     plain, named, numbered = result("run", "c1"), result("read", "c1"), result("run", "c2")

@@ -44,7 +44,7 @@ def find_shape(codec: Codec, template: str, specials: dict[str, str]) -> Shape:
 
 def close(trial: Trial) -> tuple[str, int | None]:
     """P1: what the template writes behind an assistant turn, and its id where it is a control token."""
-    text, refused = trial.tried([SYSTEM, USER, Assistant(WORD), _GO_ON])
+    text, refused = trial.tried([*trial.start, Assistant(WORD), _GO_ON])
     match = trial.codec.pattern.search(text, text.rfind(WORD)) if WORD in text else None
     what = "" if match else f"the template refuses: {refused}" if refused else "no control token ends an assistant turn"
     trial.say("P1", what, behind(text, WORD))
@@ -69,10 +69,10 @@ def cuts(trial: Trial) -> None:
 
 def survival(trial: Trial) -> Tools:
     """P3: text, reasoning, and calls: the last argument of one to three, and calls that have none."""
-    text, refused = trial.tried([SYSTEM, USER, Assistant(WORD), _GO_ON])
+    text, refused = trial.tried([*trial.start, Assistant(WORD), _GO_ON])
     trial.say("P3_text", "" if WORD in text else _lost(refused), text)
     thought = Assistant(None, WORD, (ToolCall("c0", "run", "{}"),))
-    text, refused = trial.tried([SYSTEM, USER, thought, ToolResult("c0", "ok")])
+    text, refused = trial.tried([*trial.start, thought, ToolResult("c0", "ok")])
     trial.say("P3_reasoning", "" if WORD in text else _lost(refused), text)
     lost: list[str] = []
     raised: list[str] = []
@@ -92,7 +92,7 @@ def _calls(trial: Trial, n: int, kind: str) -> tuple[str, str, bool]:
     if kind == "noargs":
         turn = Assistant(calls=tuple(ToolCall(f"c{i}", name, "{}") for i, name in enumerate(marks)))
     results = [ToolResult(f"c{i}", "ok", name="tool") for i in range(n)]
-    text, refused = trial.tried([SYSTEM, UserText(_ASKED), turn, *results])
+    text, refused = trial.tried([*trial.start[:-1], UserText(_ASKED), turn, *results])
     return text, refused, all(m in text for m in marks)
 
 
@@ -115,18 +115,22 @@ def _tools(lost: Sequence[str], raised: Sequence[str]) -> Tools:
     return Tools(True, 3, "every call and its arguments are shown")
 
 
-def order(trial: Trial, tools: Tools) -> Tools:
+def order(trial: Trial, tools: Tools, close_text: str) -> Tools:
     """P4: text before call before result, or the spliced tail would lack the moved part."""
     turn = called("zBcallB", text="zAtextA")
-    text = trial.text([SYSTEM, USER, turn, ToolResult("c0", "zCresultC")])
+    text = trial.text([*trial.start, turn, ToolResult("c0", "zCresultC")])
     found = [text.find(w) for w in ("zAtextA", "zBcallB", "zCresultC")]
     if found[1] < 0 or found[2] < 0:
         trial.say("P4", "the template shows no call with its result", text, status="na")
         if found[1] >= 0 and tools.representable:
             return Tools(False, tools.parallel, "drops results: the model is never shown what a call gave")
         return tools
-    moved = not found[0] < found[1] < found[2]
+    ends = [m.start() for m in trial.codec.pattern.finditer(text, found[1]) if m.group().strip() == close_text]
+    # A text that stands behind the calls but within the turn is in no tail: only a note.
+    moved = not found[0] < min([found[2], *ends[:1]]) or found[2] < found[1]
     trial.say("P4", "the template moves the parts of a turn" if moved else "", text)
+    if found[0] > found[1] and not moved:
+        trial.say("P4_text", "the text of a turn is written behind its calls", text, status="note")
     beside = "" if found[0] >= 0 else "the text of a turn that also calls a tool is not shown"
     trial.say("P3_text_beside", beside, text)
     if moved:
@@ -136,9 +140,9 @@ def order(trial: Trial, tools: Tools) -> Tools:
 
 def begins(trial: Trial) -> None:
     """P5: with reasoning, and (a note) without."""
-    prompt = trial.text([SYSTEM, USER])
+    prompt = trial.text([*trial.start])
     for name, turn in (("P5", Assistant("zAtextA", "hm")), ("P5_plain", Assistant("zAtextA"))):
-        inside = trial.text([SYSTEM, USER, turn], generation=False)
+        inside = trial.text([*trial.start, turn], generation=False)
         same = bool(prompt) and inside.startswith(prompt)
         how = "" if name == "P5" else " without reasoning"
         what = "" if same else f"an assistant turn{how} does not begin with the generation prompt"
@@ -150,7 +154,7 @@ def begins(trial: Trial) -> None:
 def separator(trial: Trial) -> Ids:
     """What stands between the end of reasoning and the text."""
     unthink = trial.bench.reasoning[1]
-    items: list[Item] = [SYSTEM, USER, Assistant(WORD, "hm"), _GO_ON]
+    items: list[Item] = [*trial.start, Assistant(WORD, "hm"), _GO_ON]
     text = trial.text(items[:3], generation=False) or trial.text(items)
     if unthink is None or WORD not in text:
         return NO_IDS

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tugline.core.items import Assistant, Item, System, ToolCall, ToolResult, UserText
 from tugline.tokens.marks import JSON
 from tugline.tokens.messages import Message
-from tugline.tokens.probes.trial import SYSTEM, USER, WORD, Trial, called, differ, shown
+from tugline.tokens.probes.trial import USER, WORD, Trial, called, differ, shown
 from tugline.tokens.probes.verdict import Media
 
 _GO_ON = UserText("Go on.")
@@ -17,7 +17,7 @@ def spelling(trial: Trial) -> tuple[str, ...]:
 
     def call(arguments: str) -> tuple[str, str]:
         turn = Assistant(calls=(ToolCall("c1", "run", arguments),))
-        text, refused = trial.tried([SYSTEM, USER, turn, ToolResult("c1", "ok")])
+        text, refused = trial.tried([*trial.start, turn, ToolResult("c1", "ok")])
         return text[text.rfind(USER.text) :], refused
 
     if WORD not in call(f'{{"cmd": "{WORD}"}}')[0]:
@@ -65,11 +65,11 @@ def blanks(trial: Trial) -> None:
     model, not to the record."""
     odd = f" \n{WORD}\n "
     trials: dict[str, list[Item]] = {
-        "user": [SYSTEM, UserText(odd)],
-        "tool": [SYSTEM, USER, called("x"), ToolResult("c0", odd)],
+        "user": [*trial.start[:-1], UserText(odd)],
+        "tool": [*trial.start, called("x"), ToolResult("c0", odd)],
         "system": [System(odd), USER],
-        "assistant": [SYSTEM, USER, Assistant(odd), _GO_ON],
-        "reasoning": [SYSTEM, USER, Assistant(None, odd, (ToolCall("c0", "run", "{}"),)), ToolResult("c0", "ok")],
+        "assistant": [*trial.start, Assistant(odd), _GO_ON],
+        "reasoning": [*trial.start, Assistant(None, odd, (ToolCall("c0", "run", "{}"),)), ToolResult("c0", "ok")],
     }
     stripped, example = [], ""
     for kind, items in trials.items():
@@ -90,7 +90,9 @@ def parts(trial: Trial) -> None:
 
     whole = user("ab" + WORD)
     split = user([{"type": "text", "text": "a"}, {"type": "text", "text": "b" + WORD}])
-    if WORD not in split or "'text'" in split or '"text"' in split:
+    if WORD not in whole and WORD in split:
+        trial.say("P12", "the template takes text only as parts, never as one string", split[-200:])
+    elif WORD not in split or "'text'" in split or '"text"' in split:
         trial.say("P12", "the template takes no parts; text is given in one piece", split[-200:], status="note")
     elif split != whole:
         trial.say("P12", "boundaries between parts show", differ(whole, split), status="note")

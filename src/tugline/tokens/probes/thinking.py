@@ -15,7 +15,7 @@ import msgspec
 from tugline.core.items import Assistant, Head, Item, ToolCall, ToolResult, UserText
 from tugline.tokens.marks import JSON
 from tugline.tokens.probes.static import Source
-from tugline.tokens.probes.trial import SYSTEM, TOOLS, USER, Trial, differ
+from tugline.tokens.probes.trial import TOOLS, Trial, differ
 from tugline.tokens.probes.verdict import Clock, Switch
 
 KNOWN = (
@@ -84,20 +84,20 @@ def _pairs(trial: Trial, found: Sequence[Switch], base: tuple[str, str]) -> list
     return both
 
 
-def _talk() -> list[Item]:
+def _talk(trial: Trial) -> list[Item]:
     """Two turns with reasoning, one of which calls a tool."""
     one = Assistant("Looking.", "zQfirstQz", (ToolCall("c1", "run", '{"cmd": "ls"}'),))
-    return [SYSTEM, USER, one, ToolResult("c1", "ok"), Assistant("zAtextA", "zQsecondQz")]
+    return [*trial.start, one, ToolResult("c1", "ok"), Assistant("zAtextA", "zQsecondQz")]
 
 
-def _plain_talk() -> list[Item]:
-    return [SYSTEM, USER, Assistant("zAtextA", "zQsecondQz")]
+def _plain_talk(trial: Trial) -> list[Item]:
+    return [*trial.start, Assistant("zAtextA", "zQsecondQz")]
 
 
 def _keeps(trial: Trial, kwargs: str) -> tuple[bool, str]:
     """(whether a user message is appended to a conversation that stays as it was, around the difference)."""
     kept = False
-    for talk, head in ((_plain_talk(), Head(TOOLS, kwargs)), (_talk(), Head(TOOLS, kwargs))):
+    for talk, head in ((_plain_talk(trial), Head(TOOLS, kwargs)), (_talk(trial), Head(TOOLS, kwargs))):
         inside = trial.text(talk, generation=False, head=head)
         after = trial.text([*talk, _GO_ON], head=head)
         if not inside or not after:
@@ -111,7 +111,8 @@ def _keeps(trial: Trial, kwargs: str) -> tuple[bool, str]:
 def _shows(trial: Trial, kwargs: str) -> tuple[str, str]:
     """(a history, a generation prompt) under `kwargs`."""
     head = Head(TOOLS, kwargs)
-    items = _talk() if trial.text(_talk(), head=head) else _plain_talk()
+    talk = _talk(trial)
+    items = talk if trial.text(talk, head=head) else _plain_talk(trial)
     shown = trial.text([*items, _GO_ON], generation=False, head=head)
     whole = trial.text([*items, _GO_ON], head=head)
     return shown, whole.removeprefix(shown) if whole.startswith(shown) else whole

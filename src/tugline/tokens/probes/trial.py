@@ -60,6 +60,12 @@ class Trial:
 
     bench: Bench
     results: list[Result] = field(default_factory=list)
+    start: tuple[Item, ...] = (SYSTEM, USER)
+    """How each conversation begins: without a system message where the template refuses one."""
+
+    def __post_init__(self) -> None:
+        if not self.text([SYSTEM, USER]) and self.text([USER]):
+            self.start = (USER,)
 
     @property
     def renderer(self) -> Renderer:
