@@ -57,7 +57,7 @@ class Renderer:
         self.codec = codec
         self.template = template
         self.shape = shape
-        self._specials = specials
+        self.specials = specials
         self.screen = Screen(codec.control)
         self.clocked = "strftime_now" in template
         """The template prints the time: it is told the instant of `Head.clock`, whenever it is run."""
@@ -162,7 +162,7 @@ class Renderer:
                 tools=run.tools,
                 chat_template=self.template,
                 add_generation_prompt=run.generation,
-                **{**self._specials, **run.kwargs, **clock},
+                **{**self.specials, **run.kwargs, **clock},
             )
         text = str(rendered[0])
         if not run.cut:

@@ -17,13 +17,12 @@ from typing import Literal, cast
 from tugline.core.columns import Ids
 from tugline.tokens.probes import fuzz, history, roles, shape, texts, thinking
 from tugline.tokens.probes.promises import choose_bridge, promises
-from tugline.tokens.probes.shape import find_shape
 from tugline.tokens.probes.static import read_source
-from tugline.tokens.probes.trial import Bench, Trial
+from tugline.tokens.probes.trial import HEAD, Bench, Trial
 from tugline.tokens.probes.verdict import SCHEMA, Verdict
-from tugline.tokens.splice import Rules
+from tugline.tokens.splice import Rules, inner_tokens
 
-__all__ = ["SCHEMA", "Bench", "ProbeReport", "Verdict", "find_shape", "run_probes"]
+__all__ = ["SCHEMA", "Bench", "ProbeReport", "Verdict", "run_probes"]
 
 ProbeReport = Verdict
 
@@ -80,8 +79,9 @@ def run_probes(bench: Bench) -> tuple[Verdict, Rules]:
 
 
 def _rules(bench: Bench, close_id: int | None, good: frozenset[str], separator: Ids) -> Rules:
-    closes = bench.stop | ({close_id} if close_id is not None else set())
-    return Rules(bench.stop, frozenset(closes), good, frozenset(), bench.reasoning, bench.call, separator)
+    closes = frozenset(bench.stop | ({close_id} if close_id is not None else set()))
+    inner = inner_tokens(bench.renderer, closes, HEAD)
+    return Rules(bench.stop, closes, good, frozenset(), bench.reasoning, bench.calls, separator, inner)
 
 
 def _number(name: str) -> int:

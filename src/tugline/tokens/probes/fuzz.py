@@ -13,7 +13,7 @@ from tugline.tokens.splice import Bridge, BridgeRefused, Rules, bridge
 
 _Compare = Callable[[Trial, Rules, list[Item], Assistant, list[Item]], tuple[str, str] | None]
 """("", "") when equal, (what, around the difference) when not, None when the template does not let us compare."""
-_NAMED_ALREADY = ("sentinel_lost", "template_error")
+_NAMED_ALREADY = ("sentinel_lost", "template_error", "parallel_calls")
 """Refusals of shapes that P3 and P7 have named: no proof of anything."""
 
 

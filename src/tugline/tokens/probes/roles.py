@@ -8,6 +8,7 @@ from itertools import product
 from typing import Literal
 
 from tugline.core.items import Assistant, Item, System, ToolCall, ToolResult, UserText
+from tugline.tokens.messages import Shape
 from tugline.tokens.probes.trial import USER, WORD, Trial, behind, called, differ
 from tugline.tokens.probes.verdict import Follow
 
@@ -27,8 +28,9 @@ def alone(trial: Trial) -> tuple[frozenset[str], tuple[Follow, ...]]:
         "assistant": [*talk, UserText("more"), Assistant(WORD), UserText("again")],
     }
     good, follows = set(), []
-    system = "" if len(trial.start) > 1 else "the template refuses a system message; text of one must go to a user's"
-    trial.say("P7_first_system", system)
+    shape = trial.renderer.shape
+    adapted = [what for what, needed in _adapted(shape) if needed]
+    trial.say("P7_shape", "; ".join(adapted), status="note")
     for kind, items in trials.items():
         text, refused = trial.tried(items)
         outcome = _outcome(text, (_MARK, WORD))
@@ -38,6 +40,17 @@ def alone(trial: Trial) -> tuple[frozenset[str], tuple[Follow, ...]]:
         if outcome == "kept":
             good.add(kind)
     return frozenset(good), tuple(follows)
+
+
+def _adapted(shape: Shape) -> list[tuple[str, bool]]:
+    """Shapes that the template refuses or loses, with what is given in their place (each is counted)."""
+    return [
+        ("a system message is given as a user's", shape.no_system),
+        ("a late system message is given as a user's", shape.fold_system),
+        ("user messages in a row are joined", shape.join_users),
+        ("several calls of a turn are given one by one", shape.split_calls),
+        ("call ids are given as nine letters and digits", shape.short_ids),
+    ]
 
 
 def pairs(trial: Trial, good: frozenset[str]) -> tuple[Follow, ...]:

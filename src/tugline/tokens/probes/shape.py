@@ -1,5 +1,5 @@
 """P1 close is one control token, P2 cutting at control tokens changes no id, P3 what survives, P4 order within a turn,
-P5 an assistant turn begins with the generation prompt; and what shape of messages a template wants."""
+P5 an assistant turn begins with the generation prompt."""
 
 from __future__ import annotations
 
@@ -7,39 +7,16 @@ import re
 from collections.abc import Sequence
 
 from tugline.core.columns import NO_IDS, Ids
-from tugline.core.errors import TuglineError, Unsupported
-from tugline.core.items import Assistant, Item, System, ToolCall, ToolResult, UserText
-from tugline.tokens.codec import Codec
-from tugline.tokens.messages import Shape
-from tugline.tokens.probes.trial import HEAD, SYSTEM, USER, WORD, Trial, behind, called
+from tugline.core.errors import TuglineError
+from tugline.core.items import Assistant, Item, ToolCall, ToolResult, UserText
+from tugline.tokens.probes.trial import SYSTEM, USER, WORD, Trial, behind, called
 from tugline.tokens.probes.verdict import Tools
-from tugline.tokens.render import Ask, Renderer
 
 _GO_ON = UserText("Go on.")
 _NAME = "zQnameQz"
 _ASKED = "zAaskedA"
 _PIPED = re.compile(r"<[|\uff5c][^|\uff5c<>\s'\"{}]{1,40}[|\uff5c]>")
 """Strings of a template's source that every family means as one token."""
-
-
-def find_shape(codec: Codec, template: str, specials: dict[str, str]) -> Shape:
-    """How the template wants arguments and system messages. Runs it a few times."""
-
-    def tries(shape: Shape, items: Sequence[Item]) -> str:
-        try:
-            return Renderer(codec, template, specials, shape).compose(Ask(HEAD, tuple(items))).text
-        except Unsupported:
-            return ""
-
-    # Odd blanks: a template that prints the text as it is keeps them.
-    odd = f'{{"cmd" :  "{WORD}"}}'
-    asked: list[Item] = [USER, Assistant(calls=(ToolCall("c1", "run", odd),)), ToolResult("c1", "ok")]
-    verbatim = odd in tries(Shape("string"), asked)
-    arguments = Shape("string") if verbatim or WORD not in tries(Shape("dict"), asked) else Shape("dict")
-    late: list[Item] = [SYSTEM, USER, Assistant("Nothing."), System(WORD), _GO_ON]
-    two: list[Item] = [SYSTEM, System(WORD), USER]
-    fold = any(WORD not in tries(arguments, items) for items in (late, two))
-    return Shape(arguments.arguments, "developer" in template, fold)
 
 
 def close(trial: Trial) -> tuple[str, int | None]:
@@ -92,7 +69,7 @@ def _calls(trial: Trial, n: int, kind: str) -> tuple[str, str, bool]:
     if kind == "noargs":
         turn = Assistant(calls=tuple(ToolCall(f"c{i}", name, "{}") for i, name in enumerate(marks)))
     results = [ToolResult(f"c{i}", "ok", name="tool") for i in range(n)]
-    text, refused = trial.tried([*trial.start[:-1], UserText(_ASKED), turn, *results])
+    text, refused = trial.tried([*trial.start[:-1], UserText(_ASKED), turn, *results], as_is=True)
     return text, refused, all(m in text for m in marks)
 
 

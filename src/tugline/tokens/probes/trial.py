@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -47,7 +47,7 @@ class Bench:
     renderer: Renderer
     stop: frozenset[int]
     reasoning: tuple[int | None, int | None] = (None, None)
-    call: tuple[int | None, int | None] = (None, None)
+    calls: tuple[tuple[int | None, int | None], ...] = ()
     fallback: str | None = None
     """Name in `renderers` whose bridge serves where a tail splice is ruled out."""
     carries_media: bool = False
@@ -60,10 +60,15 @@ class Trial:
 
     bench: Bench
     results: list[Result] = field(default_factory=list)
+    _as_is: Renderer = field(init=False)
     start: tuple[Item, ...] = (SYSTEM, USER)
     """How each conversation begins: without a system message where the template refuses one."""
 
     def __post_init__(self) -> None:
+        renderer = self.bench.renderer
+        self._as_is = Renderer(
+            renderer.codec, renderer.template, dict(renderer.specials), replace(renderer.shape, split_calls=False)
+        )
         if not self.text([SYSTEM, USER]) and self.text([USER]):
             self.start = (USER,)
 
@@ -83,10 +88,13 @@ class Trial:
         """Template output, or "" when the template refuses."""
         return self.tried(items, generation=generation, head=head)[0]
 
-    def tried(self, items: Sequence[Item], *, generation: bool = True, head: Head = HEAD) -> tuple[str, str]:
-        """(template output, "") or ("", why the template refuses)."""
+    def tried(
+        self, items: Sequence[Item], *, generation: bool = True, head: Head = HEAD, as_is: bool = False
+    ) -> tuple[str, str]:
+        """(template output, "") or ("", why the template refuses). `as_is`: calls of a turn are not taken apart."""
+        renderer = self._as_is if as_is else self.renderer
         try:
-            return self.renderer.compose(Ask(head, tuple(items), generation=generation)).text, ""
+            return renderer.compose(Ask(head, tuple(items), generation=generation)).text, ""
         except Unsupported as err:
             return "", err.message.rpartition("conversation: ")[2]
 
