@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from tugline.cli.edits import edit_policy, text_filters
+from tugline.cli.verdicts import FileVerdicts
 from tugline.config.load import load
 from tugline.config.types import Settings
 from tugline.core.contracts import Dialect, Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
@@ -32,6 +33,7 @@ from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
 from tugline.sandboxes import provider as sandbox_provider
 from tugline.store import RunStore
 from tugline.tokens.model import ChatFiles, ChatModel
+from tugline.tokens.probes.kept import VerdictCache
 from tugline.trajectory.build import SessionFacts, build
 from tugline.trajectory.merge import strategy_for
 from tugline.trajectory.rows import undelivered_turns
@@ -87,8 +89,8 @@ def _model_dir(model: str | None, where: str) -> Path:
     return path
 
 
-def chat_model(path: Path) -> ChatModel:
-    """Tokenizer, template and parser of a model directory."""
+def chat_model(path: Path, verdicts: VerdictCache | None = None) -> ChatModel:
+    """Tokenizer, template and parser of a model directory. `verdicts` keeps what the probes find."""
     files = read_model_dir(path)
     return ChatModel(
         ChatFiles(
@@ -98,8 +100,14 @@ def chat_model(path: Path) -> ChatModel:
             stop=tuple(files.stop),
             context=files.context,
             specials=dict(files.specials),
-        )
+        ),
+        verdicts,
     )
+
+
+def verdicts_of(settings: Settings) -> FileVerdicts:
+    """Where verdicts on templates are kept."""
+    return FileVerdicts(Path(settings.cache.dir).expanduser())
 
 
 def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
@@ -200,7 +208,8 @@ async def other_engines(settings: Settings, run_dir: Path) -> AsyncIterator[dict
     try:
         for name in settings.engines:
             engine = other_engine(settings, name, run_dir)
-            seats[name] = Seat(engine, await asyncio.to_thread(chat_model, engine.info.model_dir))
+            model = await asyncio.to_thread(chat_model, engine.info.model_dir, verdicts_of(settings))
+            seats[name] = Seat(engine, model)
             await engine.start()
         yield seats
     finally:
@@ -283,7 +292,7 @@ async def wired(
     """Everything started, in order; everything stopped again, whatever happens."""
     run_dir = store.path
     engine = engine_for(settings, run_dir)
-    model = await asyncio.to_thread(chat_model, engine.info.model_dir)
+    model = await asyncio.to_thread(chat_model, engine.info.model_dir, verdicts_of(settings))
     options = gateway_options(settings)
     check_routes(settings, tasks)
     harness: Harness = find_harness(settings.harness.name)
