@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import msgspec
+
 from tugline.core.columns import NO_IDS, Ids
 from tugline.core.errors import ConfigError
 from tugline.core.items import Head, Item, Tool
@@ -19,6 +21,7 @@ from tugline.tokens.live import LiveParser, Opening
 from tugline.tokens.marks import JSON
 from tugline.tokens.parse import Parsed, Sampled, prompt_tail
 from tugline.tokens.probes import Bench, ProbeReport, run_probes
+from tugline.tokens.probes.kept import Judged, VerdictCache, key_of, pack, unpack
 from tugline.tokens.render import Ask, Renderer
 from tugline.tokens.shape import find_shape
 from tugline.tokens.splice import Bridge, BridgeRefused, Rules, bridge, kind_of
@@ -57,8 +60,11 @@ class ChatModel:
     What the probes find is computed at first need and kept; two threads that race for it compute the same.
     """
 
-    def __init__(self, files: ChatFiles) -> None:
-        """Raises ConfigError when a file is unreadable, the parser unknown or a stop token not one token."""
+    def __init__(self, files: ChatFiles, verdicts: VerdictCache | None = None) -> None:
+        """`verdicts` keeps what the probes find from one start to the next.
+
+        Raises ConfigError when a file is unreadable, the parser unknown or a stop token not one token.
+        """
         family = families().get(files.parser)
         if family is None:
             raise ConfigError(
@@ -66,6 +72,7 @@ class ChatModel:
             )
         self._family = family
         self._files = files
+        self._verdicts = verdicts
         self.context = files.context
         self.codec = Codec(files.tokenizer_json, files.template, family.markers)
         self.vocab: int = self.codec.vocab
@@ -167,11 +174,30 @@ class ChatModel:
             self.codec,
             files.template,
             dict(files.specials),
-            find_shape(self.codec, files.template, dict(files.specials)),
+            self._kept.shape if self._kept else find_shape(self.codec, files.template, dict(files.specials)),
         )
 
     @cached_property
+    def _key(self) -> str:
+        files = self._files
+        specials = msgspec.json.encode(dict(files.specials), order="sorted")
+        return key_of((files.tokenizer_json, msgspec.json.encode((files.template, files.parser, files.stop)), specials))
+
+    @cached_property
+    def _kept(self) -> Judged | None:
+        """What the probes of an earlier start found."""
+        return None if self._verdicts is None else unpack(self._key, self._verdicts.get(self._key))
+
+    @cached_property
     def _probed(self) -> tuple[ProbeReport, Rules]:
+        if self._kept is not None:
+            return self._kept.verdict, self._kept.rules
+        verdict, rules = self._try_out()
+        if self._verdicts is not None:
+            self._verdicts.put(self._key, pack(self._key, Judged(verdict, rules, self._renderer.shape)))
+        return verdict, rules
+
+    def _try_out(self) -> tuple[ProbeReport, Rules]:
         token = self.codec.token
         reasoning = self._family.reasoning
         bench = Bench(

@@ -57,7 +57,7 @@ class Renderer:
         self.codec = codec
         self.template = template
         self.shape = shape
-        self._specials = specials
+        self.specials = specials
         self.screen = Screen(codec.control)
         self.clocked = clock.reads(template)
         """The template prints the time: it is told the instant of `Head.clock`, whenever it is run."""
@@ -163,7 +163,7 @@ class Renderer:
                 tools=run.tools,
                 chat_template=self._source,
                 add_generation_prompt=run.generation,
-                **{**self._specials, **run.kwargs, **told},
+                **{**self.specials, **run.kwargs, **told},
             )
         text = str(rendered[0])
         if not run.cut:
