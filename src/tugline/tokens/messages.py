@@ -39,6 +39,8 @@ class Shape:
     behind it."""
     short_ids: bool = False
     """It refuses call ids that are not nine letters and digits: they are given as such."""
+    unseen: frozenset[str] = frozenset()
+    """What it leaves out without a word: of `tools` offered, `calls` made, their `results`."""
 
 
 def messages(

@@ -11,7 +11,7 @@ import msgspec
 
 from tugline.core.columns import Ids
 from tugline.core.errors import Unsupported, boundary
-from tugline.core.items import Assistant, Head, Item, Prefill, ToolCall
+from tugline.core.items import Assistant, Head, Item, Prefill, ToolCall, ToolResult
 from tugline.tokens import clock
 from tugline.tokens.codec import Codec
 from tugline.tokens.marks import JSON, Marks, Screen, strings, unused
@@ -75,6 +75,7 @@ class Renderer:
         prefill = isinstance(items[-1], Prefill) if items else False
         plan, drift = messages(items, self.shape)
         tools = self._tools(ask.head) if ask.tools else None
+        drift |= self._unseen(items, tools)
         kwargs = _kwargs(ask.head)
         marks = self._screen(plan, tools, kwargs, ask.head)
         if marks is not None:
@@ -143,6 +144,17 @@ class Renderer:
             return None
         everything = [*harness_strings(plan), *strings(cast("JSON", tools)), *strings(kwargs)]
         return Marks(self.screen, unused(_NONCE, everything), {}, set())
+
+    def _unseen(self, items: Sequence[Item], tools: list[JSON] | None) -> set[str]:
+        """Drift of what the template leaves out."""
+        if not self.shape.unseen:
+            return set()
+        held = {
+            "tools_unseen": bool(tools),
+            "calls_unseen": any(isinstance(i, Assistant) and i.calls for i in items),
+            "results_unseen": any(isinstance(i, ToolResult) for i in items),
+        }
+        return {drift for drift, there in held.items() if there and drift.partition("_")[0] in self.shape.unseen}
 
     def _tools(self, head: Head) -> list[JSON] | None:
         with boundary(Unsupported, "tools"):
