@@ -171,6 +171,4 @@ def test_without_any_prompt_it_refuses() -> None:
     chat = model(CHATML)
     asked = HEAD, [*START, CALLED], [UserText("more")]
     with pytest.raises(BridgeRefused, match="renderers_none"):
-        hand_bridge(
-            chat._renderer, chat._probed[1], "qwen3", asked, Parent(NO_IDS, ids(chat.stop_ids[:1]), "stop")
-        )
+        hand_bridge(chat._renderer, chat._probed[1], "qwen3", asked, Parent(NO_IDS, ids(chat.stop_ids[:1]), "stop"))
