@@ -70,7 +70,8 @@ class Codec:
         """Control tokens: content -> id."""
         self.pattern = re.compile(alternatives(control))
         """Matches a control token as the tokenizer would, with the white space that the token swallows."""
-        self.vocab: int = 1 + max(*(a.id for a in self.added), *self._stock.get_vocab(with_added_tokens=False).values())
+        self._largest = max(self._stock.get_vocab(with_added_tokens=False).values(), default=-1)
+        self.vocab: int = 1 + max(self._largest, *(a.id for a in self.added), 0)
         """Largest id plus one."""
         self._controls = frozenset(self.control.values())
         self._control_ids = np.asarray(sorted(self.control.values()), dtype=np.int32)

@@ -50,8 +50,8 @@ def guarded(
 ) -> Guard:
     """A guard that shares the model, normalizer and pre-tokenizer of `stock`: it costs no more than its added tokens.
 
-    `largest`: largest id of the model, -1 for none. `avoid`: text that will be encoded; private names begin with a letter that it lacks. Raises ConfigError when the
-    text has every private letter.
+    `largest`: largest id of the model, -1 for none. `avoid`: text that will be encoded; private names begin with a
+    letter that it lacks. Raises ConfigError when the text has every private letter.
     """
     from tokenizers import AddedToken as Added
     from tokenizers import Tokenizer
