@@ -75,9 +75,10 @@ class Codec:
         """Largest id plus one."""
         self._controls = frozenset(self.control.values())
         self._control_ids = np.asarray(sorted(self.control.values()), dtype=np.int32)
-        self.unknown: int | None = _unknown(file, self._stock, template, markers)
+        unknown, structural = _unknown(file, self._stock, template, markers)
+        self.unknown: int | None = None if structural else unknown
         """Id that the model gives to what it cannot spell. None: no such id, or one that structures conversations."""
-        self._never = self._controls - {self.unknown}
+        self._never = (self._controls | ({unknown} if unknown is not None else set())) - {self.unknown}
         """Ids that the model may not make out of text."""
         self._never_ids = np.asarray(sorted(self._never), dtype=np.int32)
 
@@ -150,14 +151,15 @@ def _encoded(tokenizer: Any, text: str) -> list[int]:
     return cast("list[int]", tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
-def _unknown(file: TokenizerFile, stock: Any, template: str, markers: Sequence[str]) -> int | None:
+def _unknown(file: TokenizerFile, stock: Any, template: str, markers: Sequence[str]) -> tuple[int | None, bool]:
+    """The unknown token's id, and whether it structures conversations."""
     content = file.model.unk_token
     if content is None and file.model.unk_id is not None:
         content = stock.id_to_token(file.model.unk_id)
-    if content is None or content in template or content in markers:
-        return None
+    if content is None:
+        return None, False
     found = stock.token_to_id(content)
-    return None if found is None else int(found)
+    return None if found is None else int(found), content in template or content in markers
 
 
 def positions(column: Ids, wanted: Iterable[int]) -> npt.NDArray[np.intp]:
