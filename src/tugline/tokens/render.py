@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -19,8 +18,6 @@ from tugline.tokens.messages import Message, Shape, harness_strings, in_parts, m
 
 _SENTINEL = "zQseNtineLQz"
 _NONCE = "TgNeutraL"
-_ESCAPE = re.compile(r"\\[u/]")
-"""A JSON escape that can hide a control token from a search of the raw text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +121,7 @@ class Renderer:
         """
         text, marks = composed.text[start:], composed.marks
         if marks is None:
-            column = self.codec.encode(text)
-            if self.codec.controls_in(column) == len(self.codec.pattern.findall(text)):
-                return column, composed.drift
-            marks = Marks(self.screen, unused(_NONCE, (text,)), {}, set())
+            return self.codec.encode_marked(text, str), composed.drift
         drift = composed.drift
         found = marks.placeholder.findall(text) if marks.literals else []
         if any(name in marks.whole for name in found):
@@ -138,12 +132,14 @@ class Renderer:
         self, plan: list[Message], tools: list[JSON] | None, kwargs: dict[str, JSON], head: Head
     ) -> Marks | None:
         """Marks to use, or None when nothing in the request spells a control token (the usual case)."""
-        clean, free = self.screen.clean, self.screen.free
-        dirty = any(not clean(s) for s in harness_strings(plan)) or any(not free(s) for s in strings(kwargs))
+        clean = self.screen.clean
+        dirty = any(not clean(s) for s in harness_strings(plan)) or any(
+            not clean(s, words=False) for s in strings(kwargs)
+        )
         if not dirty and tools is not None:
             # Raw text first: walking a large tool list costs more than all the rest.
-            raw_ok = all(not _ESCAPE.search(t.spec) and free(t.spec) for t in head.tools)
-            dirty = not raw_ok and any(not free(s) for s in strings(cast("JSON", tools)))
+            raw_ok = all(self.screen.free_json(t.spec) for t in head.tools)
+            dirty = not raw_ok and any(not clean(s, words=False) for s in strings(cast("JSON", tools)))
         if not dirty:
             return None
         everything = [*harness_strings(plan), *strings(cast("JSON", tools)), *strings(kwargs)]
