@@ -112,6 +112,8 @@ class Hold:
         for _ in range(self._breaks):
             shorter = shorter.removesuffix("\n")
             cut = min(cut, len(shorter), self._sure(shorter))
+        for _ in range(self._breaks):  # in front of what may begin a call, too
+            cut -= self._kept[:cut].endswith("\n")
         self.stopped = any(s in self._kept for s in self._strings)
         out, self._kept = self._kept[:cut], self._kept[cut:]
         return out

@@ -10,6 +10,8 @@ import msgspec
 
 from tugline.core.items import Tool
 
+_DEPTH = 64
+"""Arguments that nest deeper are not taken apart to be spelled."""
 _BLANK = " \t\r\n"
 _SAID = {"true": "true", "True": "true", "false": "false", "False": "false", "null": "null", "None": "null"}
 """Some templates write values as Python prints them."""
@@ -153,12 +155,17 @@ def is_name(name: str) -> bool:
 
 
 def members_of(arguments: str) -> list[tuple[str, Any]] | None:
-    """Keys and values of arguments, to be spelled anew. None when they are no JSON object."""
+    """Keys and values of arguments, to be spelled anew. None when they are no JSON object, or nest too deeply."""
     try:
         value = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return list(value.items()) if isinstance(value, dict) else None
+    return list(value.items()) if isinstance(value, dict) and not _deep(value, _DEPTH) else None
+
+
+def _deep(value: object, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_deep(v, levels - 1) for v in inner)
 
 
 def written(value: object, *, python: bool = False) -> str:

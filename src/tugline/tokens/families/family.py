@@ -59,9 +59,16 @@ class Family:
             return spelled
         if spelled.startswith(begun):
             return spelled[len(begun) :]
+        bare = spelled.lstrip()
         if begun.rfind(opener) > begun.rfind(closer):
+            if bare.startswith(opener):
+                return bare.removeprefix(opener)
             return f"{self.form.trail}{closer}{self.form.behind}{spelled}"
-        return spelled
+        if not begun.endswith(closer) or turn.reasoning:
+            return spelled
+        if bare.startswith(opener + closer):
+            return bare.removeprefix(opener + closer)
+        return self.form.behind + spelled
 
     @property
     def call(self) -> tuple[str, str]:

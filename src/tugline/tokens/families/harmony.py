@@ -25,6 +25,11 @@ _END, _RETURN, _CALL = "<|end|>", "<|return|>", "<|call|>"
 _CONSTRAIN = "<|constrain|>"
 _MARKERS = (_START, _CHANNEL, _MESSAGE, _END, _RETURN, _CALL, _CONSTRAIN)
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+_HEADER = re.compile(
+    r"\s*(?:assistant)?\s*(?:to=(?P<first>[^\s<]+))?\s*"
+    r"(?:<\|channel\|>\s*(?P<channel>[a-z]+)\s*(?:to=(?P<second>[^\s<]+))?\s*(?:<\|constrain\|>)?\s*[a-z_]*)?\s*"
+)
+"""Role, recipient, channel, recipient, format of the arguments: each where it may stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +132,9 @@ def _messages(sampled: Sampled, reading: Reading, *, ended: bool) -> Iterator[_M
 
 
 def _header(head: str) -> tuple[str, str]:
-    """Channel and recipient."""
-    channel = head.rpartition(_CHANNEL)[2].split(maxsplit=1) if _CHANNEL in head else []
-    word = re.split(r"[\s<]", channel[0], maxsplit=1)[0] if channel else ""
-    recipient = _RECIPIENT.search(head)
-    return word, recipient.group(1) if recipient else ""
+    """Channel and recipient; two empty words where the header is none."""
+    found = _HEADER.fullmatch(head.removeprefix(_START))
+    return (found["channel"] or "", found["first"] or found["second"] or "") if found else ("", "")
 
 
 def _prompt_header(sampled: Sampled) -> str:

@@ -152,7 +152,7 @@ def _laguna(name: str, line: str) -> Family:
     )
 
     def spell(turn: Assistant) -> str:
-        thought = f"<think>{line}{turn.reasoning}{line}</think>{line}" if turn.reasoning else f"</think>{line}"
+        thought = f"<think>{line}{turn.reasoning}{line}</think>{line}" if turn.reasoning else ""
         calls = "".join(f"<tool_call>{_spell_call(c, (line, ''), _PAIR, line)}</tool_call>{line}" for c in turn.calls)
         return thought + (turn.text + line if turn.text else "") + calls
 

@@ -22,8 +22,8 @@ _BUILTIN = re.compile(r"([A-Za-z_]\w*)\.call\(([A-Za-z_]\w*)=(\".*\")\)", re.DOT
 
 class _LlamaCall(msgspec.Struct):
     name: str
-    parameters: msgspec.Raw | None = None
-    arguments: msgspec.Raw | None = None
+    parameters: msgspec.Raw = msgspec.Raw(b"")
+    arguments: msgspec.Raw = msgspec.Raw(b"")
 
 
 def _parse_llama3(sampled: Sampled) -> Parsed:
@@ -63,8 +63,7 @@ def _llama_calls(text: str) -> list[ToolCall]:
             call = msgspec.json.decode(text[at:end], type=_LlamaCall)
         except (ValueError, msgspec.DecodeError, RecursionError):
             return []
-        given = call.parameters if call.parameters is not None else call.arguments
-        arguments = "{}" if given is None else bytes(given).decode()
+        arguments = (bytes(call.parameters) or bytes(call.arguments) or b"{}").decode()
         if not call.name or not is_json(arguments):
             return []
         calls.append(ToolCall("", call.name, arguments))
