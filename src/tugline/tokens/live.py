@@ -14,12 +14,10 @@ from typing import Literal, Protocol, TypeAlias
 from tugline.core.columns import Ids, ids_list
 from tugline.core.items import Delta
 from tugline.tokens.codec import Codec
-from tugline.tokens.parse import Shim
+from tugline.tokens.parse import common_prefix, prompt_state
 
 PATIENCE = 256
 """Tokens without the end of a character in sight, after which no more is shown."""
-_HEADER = "<|im_start|>assistant\n"
-"""A model may repeat it; the parser then reads on behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +45,10 @@ LiveFamily: TypeAlias = Callable[[Opening], LiveParser]
 class Tail:
     """The text of a run of ids that grows, as far as later ids leave it as it is."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, before: int | None = None) -> None:
+        """`before`: the id in front of the run."""
         self._codec = codec
-        self._before: list[int] = []
+        self._before: list[int] = [] if before is None else [before]
         """The last id whose text has been given: decoders treat the first of a run differently."""
         self._fresh: list[int] = []
         self._given = 0
@@ -94,28 +93,32 @@ class Tail:
 
 
 class Hold:
-    """Text on its way out, without the line break at its end and what may belong to a stop string."""
+    """Text on its way out, without the line breaks at its end and what may belong to a string that ends it."""
 
-    def __init__(self, strings: Sequence[str]) -> None:
+    def __init__(self, strings: Sequence[str], breaks: int = 1) -> None:
+        """`breaks`: how many line breaks the parser may take off at the end."""
         self._strings = strings
+        self._breaks = breaks
         self._kept = ""
         self.stopped = False
-        """A stop string is there: whether it ends the reply is known at the end."""
+        """A string that ends it is there: whether it ends the reply is known at the end."""
 
     def more(self, text: str) -> str:
         """What may leave."""
         self._kept += text
         if self.stopped:
             return ""
-        broken = self._kept.removesuffix("\n")
-        cut = min(len(broken), self._sure(self._kept), self._sure(broken))
+        cut, shorter = self._sure(self._kept), self._kept
+        for _ in range(self._breaks):
+            shorter = shorter.removesuffix("\n")
+            cut = min(cut, len(shorter), self._sure(shorter))
         self.stopped = any(s in self._kept for s in self._strings)
         out, self._kept = self._kept[:cut], self._kept[cut:]
         return out
 
-    def end(self) -> str:
-        """The rest, when nothing follows and the line break goes. Nothing when a stop string is there."""
-        return "" if self.stopped else self._kept.removesuffix("\n")
+    def end(self, trail: str) -> str:
+        """The rest, when nothing follows and `trail` goes. Nothing when a string that ends it is there."""
+        return "" if self.stopped else self._kept.removesuffix(trail)
 
     def _sure(self, text: str) -> int:
         cut = len(text)
@@ -147,31 +150,45 @@ class PlainLive:
         return [Delta("text", text)] if text else []
 
 
-class Qwen3Live:
-    """`<think>` reasoning, then text; silent from the first `<tool_call>` on."""
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """How a family's replies are told apart while they grow. What line breaks are taken off: see its parser."""
 
-    def __init__(self, opening: Opening) -> None:
-        from renderers.reasoning import prompt_ends_in_reasoning
+    header: str
+    reasoning: tuple[str, str]
+    openers: tuple[str, ...]
+    """What begins a call."""
+    lead: str = ""
+    trail: str = ""
+    behind: str = ""
+    breaks: int = 1
+    """How many line breaks the parser may take off at the end of text."""
+    spelled: bool = False
+    """Reasoning markers that are no token count, too."""
 
+
+class MarkedLive:
+    """Reasoning, then text; silent from the first call on."""
+
+    def __init__(self, opening: Opening, marks: Marks) -> None:
         codec = self._codec = opening.codec
-        self._strings = opening.strings
-        self._stop = opening.stop
-        self._think, self._unthink = codec.token("<think>"), codec.token("</think>")
-        self._call = codec.token("<tool_call>")
-        self._header = ids_list(codec.encode(_HEADER))
-        prompt = ids_list(opening.prompt)
-        self._prefilled = bool(prompt_ends_in_reasoning(Shim(codec), prompt))
-        self._opened = bool(prompt) and prompt[-1] == self._think
+        self._marks, self._stop = marks, opening.stop
+        opener, closer = (codec.token(m) if m else None for m in marks.reasoning)
+        self._think, self._unthink = opener, closer
+        tokens = {m: codec.token(m) for m in marks.openers}
+        self._calls = frozenset(t for t in tokens.values() if t is not None)
+        self._strings = (*opening.strings, *(m for m, token in tokens.items() if token is None))
+        self._header = ids_list(codec.encode(marks.header))
+        self._prompt = prompt_state(codec, opening.prompt, marks.reasoning, marks.header)
         self._state: Literal["start", "reasoning", "markup", "text", "silent"] = "start"
         self._head: list[int] = []
-        self._tail = Tail(codec)
-        self._hold = Hold(opening.strings)
-        self._lead = 0
-        """Line breaks that are taken off in front."""
-        self._front = ""
+        self._tail, self._hold = Tail(codec), Hold(self._strings)
+        self._lead, self._whole, self._front = "", False, ""
         self._out: list[Delta] = []
-        if self._think is None or self._unthink is None:
-            self._enter("text", 0)
+        if opener is None or closer is None:
+            self._enter("text", "")
+            if marks.spelled and marks.reasoning[0]:
+                self._state = "silent"  # what is reasoning is known only at the end
 
     def feed(self, column: Ids) -> list[Delta]:
         """See LiveParser."""
@@ -193,14 +210,19 @@ class Qwen3Live:
         blank = not self._codec.decode(head).strip() if token == self._think else False
         head.append(token)
         n = len(self._header)
-        if head[:n] == self._header:
+        if n and head[:n] == self._header:
             self._state = "silent"
         elif head == self._header[: len(head)]:
             return
         elif blank:
-            self._enter("reasoning", 1)
+            self._enter("reasoning", self._marks.lead, token)
         elif self._spoken():
-            self._enter("reasoning" if self._prefilled else "text", int(self._prefilled and self._opened))
+            inside = self._prompt in ("inside", "at_opener")
+            lead = self._marks.lead if self._prompt == "at_opener" else ""
+            if inside:
+                self._enter("reasoning", lead)
+            else:
+                self._enter("text", self._marks.behind if self._prompt == "behind_closer" else "")
             for each in head:
                 self._next(each)
 
@@ -211,16 +233,19 @@ class Qwen3Live:
         if len(self._head) > PATIENCE:
             self._state = "silent"
             return False
-        return bool(probe.read().strip())
+        return bool(probe.read().strip()) or self._head[-1] in self._calls
 
-    def _enter(self, state: Literal["reasoning", "text"], lead: int) -> None:
+    def _enter(self, state: Literal["reasoning", "text"], lead: str, behind: int | None = None) -> None:
+        """`lead`: what is taken off in front; `behind`: the marker that stands before."""
         self._state, self._lead, self._front = state, lead, ""
-        self._tail, self._hold = Tail(self._codec), Hold(self._strings)
+        self._whole = state == "reasoning"
+        breaks = len(self._marks.trail) if state == "reasoning" else self._marks.breaks
+        self._tail, self._hold = Tail(self._codec, behind), Hold(self._strings, breaks)
 
     def _next(self, token: int) -> None:
         if self._state in ("reasoning", "markup") and token == self._unthink:
-            self._close_reasoning()
-        elif self._state in ("reasoning", "text") and token == self._call:
+            self._close_reasoning(token)
+        elif self._state in ("reasoning", "text") and token in self._calls:
             self._read()
             # a close marker behind it would make it reasoning
             self._state = "markup" if self._state == "reasoning" else "silent"
@@ -232,29 +257,28 @@ class Qwen3Live:
         if self._state in ("reasoning", "text"):
             self._say(self._hold.more(self._stripped(self._tail.read())))
 
-    def _close_reasoning(self) -> None:
+    def _close_reasoning(self, closer: int) -> None:
         if self._tail.lost:
             self._state = "silent"
             return
         self._state = "reasoning"
-        self._say(self._hold.more(self._stripped(self._tail.end())))
-        self._say(self._hold.end())
+        self._say(self._hold.more(self._stripped(self._tail.end(), last=True)))
+        self._say(self._hold.end(self._marks.trail))
         if self._hold.stopped:
             self._state = "silent"
         else:
-            self._enter("text", 2)
+            self._enter("text", self._marks.behind, closer)
 
-    def _stripped(self, text: str) -> str:
-        """The text without the line breaks in front."""
-        if not self._lead or not text:
+    def _stripped(self, text: str, *, last: bool = False) -> str:
+        """The text without what is taken off in front. In reasoning that goes as a whole or not at all."""
+        if not self._lead or not (text or last):
             return text
         self._front += text
-        if len(self._front) < self._lead and not self._front.strip("\n"):
+        if self._lead.startswith(self._front) and self._front != self._lead and not last:
             return ""
-        for _ in range(self._lead):
-            self._front = self._front.removeprefix("\n")
-        self._lead = 0
-        return self._front
+        whole, part = self._front.removeprefix(self._lead), self._front[common_prefix(self._front, self._lead) :]
+        self._lead = ""
+        return whole if self._whole else part
 
     def _say(self, text: str) -> None:
         if text:

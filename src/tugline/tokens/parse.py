@@ -90,3 +90,34 @@ def finished(sampled: Sampled, assistant: Assistant, drift: set[str], reasoning_
     if sampled.finish == "stop":
         finish = "tool_calls" if assistant.calls else "stop"
     return Parsed(assistant, finish, tuple(sorted(drift)), reasoning_tokens)
+
+
+PromptState: TypeAlias = Literal["outside", "inside", "at_opener", "behind_closer"]
+"""Where a prompt ends with respect to reasoning; `at_opener`, `behind_closer`: with the very marker."""
+
+
+def prompt_state(codec: Codec, prompt: Ids, reasoning: tuple[str, str], header: str) -> PromptState:
+    """Whether the prompt ends inside reasoning. `header`: how the assistant's turn begins."""
+    from renderers.reasoning import prompt_ends_in_reasoning
+
+    opener, closer = reasoning
+    values = ids_list(prompt)
+    if not opener or not values:
+        return "outside"
+    inside = prompt_ends_in_reasoning(
+        Shim(codec), values, open_marker=opener, close_marker=closer, assistant_prefix=header
+    )
+    text = codec.decode(values[-8:])
+    if inside:
+        return "at_opener" if text.endswith(opener) else "inside"
+    return "behind_closer" if text.endswith(closer) else "outside"
+
+
+def common_prefix(text: str, written: str) -> int:
+    """How many characters of `written` the text begins with."""
+    return next((n for n in range(len(written), 0, -1) if text.startswith(written[:n])), 0)
+
+
+def common_suffix(text: str, written: str) -> int:
+    """How many characters of the end of `written` the text ends with."""
+    return next((n for n in range(len(written), 0, -1) if text.endswith(written[-n:])), 0)

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tugline.tokens.families.deepseek import deepseek_v3, deepseek_v4, deepseek_v31, deepseek_v32
 from tugline.tokens.families.detect import Detected, detect
 from tugline.tokens.families.family import Family
+from tugline.tokens.families.kimi import kimi_k2
+from tugline.tokens.families.pairs import glm5, glm45, hy3, laguna
 from tugline.tokens.families.plain import plain
 from tugline.tokens.families.qwen3 import qwen3
+from tugline.tokens.families.xml import minimax_m2, nemotron3, qwen35
+
+_ALL = (
+    *(plain, qwen3, qwen35, nemotron3, minimax_m2, glm45, glm5, hy3, laguna),
+    *(deepseek_v3, deepseek_v31, deepseek_v32, deepseek_v4, kimi_k2),
+)
 
 __all__ = ["Detected", "Family", "detect", "families"]
 
 
 def families() -> Mapping[str, Family]:
     """Known families by the name that a model's `parser` setting gives."""
-    return MappingProxyType({family.name: family for family in (plain(), qwen3())})
+    return MappingProxyType({family.name: family for family in (make() for make in _ALL)})
