@@ -14,6 +14,11 @@ from tugline.engines.modeldir import read_model_dir
 from tugline.tokens.families import Family, families
 from tugline.tokens.model import ChatModel
 
+FALLBACK = {
+    "qwen3_5": "qwen3.5", "qwen3_coder": "qwen3.5", "qwen2_5": "qwen3", "hermes": "qwen3", "nemotron3": "nemotron-3",
+    "minimax_m2": "minimax-m2", "glm4": "glm-4.5", "hunyuan3": "hy3", "laguna": "laguna", "kimi_k2": "kimi-k2",
+    "deepseek_v3": "deepseek-v3", "deepseek_v4": "deepseek-v4", "qwen3": "qwen3",
+}  # fmt: skip
 _SPEC = (
     '{"type":"function","function":{"name":"run","description":"runs","parameters":'
     '{"type":"object","properties":{"cmd":{"type":"string"}}}}}'
@@ -42,6 +47,8 @@ class Files:
     specials: dict[str, str]
     stop: tuple[str, ...]
     real: bool
+    word: str = ""
+    """Of the corpus's table."""
 
 
 def subject(files: Files, folder: Path) -> Subject:
@@ -50,9 +57,15 @@ def subject(files: Files, folder: Path) -> Subject:
     (folder / "tokenizer.json").write_bytes(files.tokenizer_json)
     (folder / "chat_template.jinja").write_text(files.template, "utf-8")
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 1_000_000}))
-    settings = {"eos_token": files.stop[0], **files.specials} if files.stop else dict(files.specials)
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    parser = read_model_dir(folder).parser
+    (folder / "tokenizer_config.json").write_text(json.dumps(files.specials))
+    added = {t["content"]: t["id"] for t in json.loads(files.tokenizer_json)["added_tokens"]}
+    ends = [added[word] for word in files.stop if word in added]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends} if ends else {}))
+    try:
+        parser = read_model_dir(folder).parser
+    except ConfigError:
+        parser = FALLBACK.get(files.word, "plain")
+        (folder / "tugline.json").write_text(json.dumps({"parser": parser}))
     model = chat_model(folder)
     model.probe()
     family = families()[parser]

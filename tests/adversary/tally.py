@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from adversary.play import Stage, prove
 from tugline.core.columns import count
+from tugline.core.items import Assistant
 from tugline.core.turn import CallRecord, Turn
 
 
@@ -43,7 +44,7 @@ class Tally:
     """Break or finding -> session and turn of the first one."""
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {f.name: dict(v) if isinstance(v := getattr(self, f.name), Counter) else v for f in fields(self)}
 
 
 def count_up(tally: Tally, at: Stage, names: list[str]) -> None:
@@ -75,6 +76,9 @@ def _steps(tally: Tally, turns: list[Turn], calls: dict[str | None, CallRecord])
             tally.continuous += 1
             continue
         call = calls.get(after.turn_id)
+        if before.echo == Assistant():
+            tally.breaks["empty turn that the API cannot repeat"] += 1
+            continue
         word = (call.root_reason if call else None) or ", ".join(after.drift) or "unnamed"
         tally.breaks[word] += 1
         tally.examples.setdefault(word, f"{after.session_id} turn {n}")
