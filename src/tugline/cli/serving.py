@@ -18,6 +18,7 @@ from tugline.cli.wiring import (
     other_engines,
     policy_of,
     served_dialects,
+    verdicts_of,
 )
 from tugline.config.types import Settings
 from tugline.core.contracts import Engine
@@ -54,7 +55,9 @@ async def serving(settings: Settings, store: RunStore) -> AsyncIterator[Serving]
     """
     async with AsyncExitStack() as stack:
         engine = engine_for(settings, store.path)
-        model = await asyncio.to_thread(chat_model, engine.info.model_dir, asked_of(settings.engine))
+        model = await asyncio.to_thread(
+            chat_model, engine.info.model_dir, asked_of(settings.engine), verdicts_of(settings)
+        )
         check_routes(settings, ())
         stack.push_async_callback(engine.close)
         await engine.start()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from tugline.cli.edits import edit_policy, text_filters
+from tugline.cli.verdicts import FileVerdicts
 from tugline.config.load import load
 from tugline.config.types import EngineSettings, Settings
 from tugline.core.contracts import Dialect, Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
@@ -32,6 +33,7 @@ from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
 from tugline.sandboxes import provider as sandbox_provider
 from tugline.store import RunStore
 from tugline.tokens.model import ChatFiles, ChatModel
+from tugline.tokens.probes.kept import VerdictCache
 from tugline.trajectory.build import SessionFacts, build
 from tugline.trajectory.merge import strategy_for
 from tugline.trajectory.rows import undelivered_turns
@@ -99,8 +101,8 @@ def asked_of(one: EngineSettings, name: str = "") -> Asked:
     )
 
 
-def chat_model(path: Path, asked: Asked | None = None) -> ChatModel:
-    """Tokenizer, template and parser of a model directory."""
+def chat_model(path: Path, asked: Asked | None = None, verdicts: VerdictCache | None = None) -> ChatModel:
+    """Tokenizer, template and parser of a model directory. `verdicts` keeps what the probes find."""
     files = read_model_dir(path, asked or Asked())
     return ChatModel(
         ChatFiles(
@@ -110,8 +112,14 @@ def chat_model(path: Path, asked: Asked | None = None) -> ChatModel:
             stop=tuple(files.stop),
             context=files.context,
             specials={**files.specials, **files.template_kwargs},
-        )
+        ),
+        verdicts,
     )
+
+
+def verdicts_of(settings: Settings) -> FileVerdicts:
+    """Where verdicts on templates are kept."""
+    return FileVerdicts(Path(settings.cache.dir).expanduser())
 
 
 def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
@@ -214,7 +222,8 @@ async def other_engines(settings: Settings, run_dir: Path) -> AsyncIterator[dict
         for name in settings.engines:
             engine = other_engine(settings, name, run_dir)
             asked = asked_of(settings.engines[name], name)
-            seats[name] = Seat(engine, await asyncio.to_thread(chat_model, engine.info.model_dir, asked))
+            model = await asyncio.to_thread(chat_model, engine.info.model_dir, asked, verdicts_of(settings))
+            seats[name] = Seat(engine, model)
             await engine.start()
         yield seats
     finally:
@@ -297,7 +306,7 @@ async def wired(
     """Everything started, in order; everything stopped again, whatever happens."""
     run_dir = store.path
     engine = engine_for(settings, run_dir)
-    model = await asyncio.to_thread(chat_model, engine.info.model_dir, asked_of(settings.engine))
+    model = await asyncio.to_thread(chat_model, engine.info.model_dir, asked_of(settings.engine), verdicts_of(settings))
     options = gateway_options(settings)
     check_routes(settings, tasks)
     harness: Harness = find_harness(settings.harness.name)

@@ -27,12 +27,10 @@ from tugline.forest.roles import Place, place
 from tugline.gateway.admission import check_length, check_request, engine_for
 from tugline.gateway.connection import Connection, refuse, stream_headers
 from tugline.gateway.exchange import (
-    Deps,
     Inbound,
     Produced,
     end_of,
     log_failure,
-    make_prompt,
     produce,
     session_ended,
     side_record,
@@ -41,6 +39,7 @@ from tugline.gateway.exchange import (
 from tugline.gateway.incoming import Incoming, decoded
 from tugline.gateway.live import Follower, Live
 from tugline.gateway.marks import Marks
+from tugline.gateway.prompt import Deps, make_prompt
 from tugline.gateway.receipt import PATIENCE
 from tugline.gateway.restored import reply_again
 from tugline.gateway.running import FAREWELL, Running, Timing, look
@@ -145,8 +144,7 @@ class Delivery:
         if request.previous is not None:
             request = replace(request, items=continued(lane, request))
         attached = lane.forest.attach(request, session.rules)
-        if attached.head is not None:
-            request = replace(request, head=attached.head)
+        request = session.dated(request, attached.head, clocked=self._lanes[lane.engine].model.clocked)
         hint = first_hint(self._roles, incoming.headers, request)
         return lane, request, place(lane.forest, request, attached, hint, session.lanes[""].forest)
 

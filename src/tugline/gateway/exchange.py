@@ -11,59 +11,30 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
 
-from tugline.core.columns import NO_IDS, Ids, concat, count, last, take
-from tugline.core.contracts import CallLog, Dialect, Engine, EngineInfo, Generation, Sample
+from tugline.core.columns import count, last
+from tugline.core.contracts import Dialect, EngineInfo, Generation, Sample
 from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.items import Pending, Reply, Request, Usage
-from tugline.core.turn import CallOutcome, CallRecord, Partial, Sampling, Turn
+from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
 from tugline.forest.check import check_sample
-from tugline.forest.forest import Attachment, Forest
+from tugline.forest.forest import Attachment
 from tugline.forest.roles import Place, links_at_commit
 from tugline.gateway.admission import admit, admit_elsewhere, check_budget, check_request
-from tugline.gateway.faithful import strips_reasoning
 from tugline.gateway.live import Feed
 from tugline.gateway.metrics import Metrics
-from tugline.gateway.partial import keep_delivered
+from tugline.gateway.prompt import Deps, Prompt, make_prompt
 from tugline.gateway.session import Lane, OpenSession
 from tugline.gateway.shown import first_of, reply_of, unasked
-from tugline.gateway.upstream import RetryPolicy, sample
-from tugline.tokens.model import BridgeRefused, ChatModel, Parsed
+from tugline.gateway.upstream import sample
+from tugline.tokens.model import Parsed
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Deps:
-    """What every call needs. `pool` runs rendering, encoding and parsing off the loop."""
-
-    engine: Engine
-    model: ChatModel
-    log: CallLog
-    metrics: Metrics
-    pool: Executor
-    retry: RetryPolicy
-    rerender: bool = False
-    """Control for tests only: never bridge, render every prompt anew. Breaks continuity on purpose."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The ids to send and where they come from."""
-
-    ids: Ids
-    keep: int
-    bridge: Ids
-    attached: Attachment
-    drift: tuple[str, ...]
-    root_reason: str | None
-    partial: Partial | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,38 +179,6 @@ async def _prepare(session: OpenSession, call: Inbound, attached: Attachment, de
     return prompt, admit(session.policy, call.request, info, length, session.spent)
 
 
-def make_prompt(forest: Forest, request: Request, attached: Attachment, deps: Deps) -> Prompt:
-    """Prompt ids for an attached request: full(parent) ++ bridge, or a full render for a root. Runs in a worker."""
-    parent, model = attached.parent, deps.model
-    root_reason = attached.root_reason
-    part = None if deps.rerender else keep_delivered(forest, request, attached, model)
-    if part is not None:
-        ids = concat([take(forest.full(parent.turn_id), 0, part.keep) if parent else NO_IDS, part.bridge])
-        return Prompt(ids, part.keep, part.bridge, attached, part.drift, root_reason, part.partial)
-    if parent is not None and strips_reasoning(forest, request, attached, model):
-        parent, root_reason = None, "root_reasoning_stripped"
-    if parent is not None and not deps.rerender:
-        full = forest.full(parent.turn_id)
-        try:
-            bridge = model.bridge(
-                request.head,
-                forest.history(parent.turn_id),
-                attached.tail,
-                last_id=None if not full else int.from_bytes(full[-4:], "little", signed=True),
-                finish=parent.finish,
-                sampled=parent.sampled,
-            )
-        except BridgeRefused as refused:
-            root_reason = f"no_bridge:{refused.reason}"
-        else:
-            keep = count(full) - bridge.drop
-            ids = concat([take(full, 0, keep), bridge.ids])
-            return Prompt(ids, keep, bridge.ids, attached, attached.drift + bridge.drift, None)
-    rendered = model.render(request.head, request.items)
-    rooted = attached.as_root(request, root_reason or "rerender")
-    return Prompt(rendered.ids, 0, rendered.ids, rooted, attached.drift + rendered.drift, rooted.root_reason)
-
-
 async def _sample(
     session: OpenSession, call: Inbound, asked: tuple[Prompt, Sampling], deps: Deps, feed: Feed | None
 ) -> Sample:
@@ -284,7 +223,7 @@ def _make_turn(
         key_exact=exact,
         key_lenient=lenient,
         sampling=sampling,
-        level=info.level,
+        level=prompt.level(info.level),
         drift=prompt.drift + parsed.drift + unasked(call.request.options, reply.assistant),
         untrainable=check_sample(request, taken, info),
         engine=call.lane.engine,

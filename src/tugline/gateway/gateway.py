@@ -17,8 +17,8 @@ from tugline.core.errors import ConfigError, RunError
 from tugline.forest.forest import Forest
 from tugline.gateway.app import GatewayApp, Router
 from tugline.gateway.delivery import Delivery
-from tugline.gateway.exchange import Deps
 from tugline.gateway.metrics import Metrics
+from tugline.gateway.prompt import Deps
 from tugline.gateway.restored import remember
 from tugline.gateway.running import Timing
 from tugline.gateway.secrets import SecretTable

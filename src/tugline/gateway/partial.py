@@ -62,7 +62,9 @@ def keep_delivered(forest: Forest, request: Request, attached: Attachment, model
     sampled = take(origin.sampled, 0, n)
     rest = attached.tail[cut.index + 1 :]
     try:
-        bridge = model.bridge(request.head, history, rest, last_id=last(sampled), finish="abort", sampled=sampled)
+        bridge = model.bridge(
+            request.head, history, rest, last_id=last(sampled), finish="abort", sampled=sampled, prompt=before
+        )
     except BridgeRefused:
         return None
     kept = take(sampled, 0, n - bridge.drop)

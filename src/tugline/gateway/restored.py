@@ -12,7 +12,7 @@ from tugline.core.columns import count, last
 from tugline.core.items import Pending, Reply, Request, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Turn
 from tugline.forest.forest import Forest
-from tugline.gateway.exchange import Deps
+from tugline.gateway.prompt import Deps
 from tugline.gateway.session import Lane
 from tugline.gateway.shown import first_of, reply_of
 

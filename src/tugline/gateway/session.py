@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from itertools import dropwhile, takewhile
 
 from tugline.core.contracts import Policy, SessionCalls
 from tugline.core.errors import BadRequest
-from tugline.core.items import Item, Request, System
+from tugline.core.items import Head, Item, Request, System
 from tugline.core.turn import CallOutcome, CallRecord, Turn
 from tugline.forest.forest import Forest
 from tugline.forest.retries import RetryBook
@@ -38,6 +40,10 @@ class OpenSession:
         self.rules = rules_of(policy)
         self.lanes = lanes
         ours = lanes[""].forest.turns
+        known = (turn.head.clock for lane in lanes.values() for turn in lane.forest.turns.values())
+        self.clock = next(filter(None, known), 0) or int(time.time())
+        """What templates that print the time are told, in Unix seconds: when the session began to ask. It is stored
+        with each head, so that a session that is opened again, and who renders it again, keeps it."""
         self.spent = Spent(len(ours), sum(len(t.sampled) // 4 for t in ours.values()))
         self.other_turns = sum(len(lane.forest.turns) for name, lane in lanes.items() if name)
         self.calls: Counter[str] = Counter()
@@ -56,6 +62,13 @@ class OpenSession:
         """Bytes of request bodies being read or answered."""
         self._next_call = 0
         self._next_turn = sum(len(lane.forest.turns) for lane in lanes.values())
+
+    def dated(self, request: Request, head: Head | None, *, clocked: bool) -> Request:
+        """The request under `head`, if not its own, with the session's instant where the template prints the time."""
+        head = head or request.head
+        if clocked and head.clock != self.clock:
+            head = replace(head, clock=self.clock)
+        return request if head is request.head else replace(request, head=head)
 
     def next_seq(self) -> int:
         """Number of a new call, in order of arrival."""

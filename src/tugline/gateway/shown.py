@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tugline.core.items import Assistant, Head, Options, Pending, Reply, ToolCall, Usage
+from tugline.tokens.callids import wire_id
 from tugline.tokens.model import Parsed
 
 
@@ -57,9 +58,10 @@ def unasked(options: Options, said: Assistant) -> tuple[str, ...]:
 
 
 def with_call_ids(assistant: Assistant, turn_id: str) -> Assistant:
-    """Give each call a wire id that is unique in the session: some models repeat theirs turn by turn."""
+    """Give each call a wire id that is unique in the session: some models repeat theirs turn by turn. What a model
+    itself called the call is spelled into it, for its next prompts."""
     if not assistant.calls:
         return assistant
     stem = turn_id.removeprefix("turn_")
-    calls = tuple(ToolCall(f"call_{stem}_{i}", c.name, c.arguments) for i, c in enumerate(assistant.calls))
+    calls = tuple(ToolCall(wire_id(stem, i, c.id), c.name, c.arguments) for i, c in enumerate(assistant.calls))
     return Assistant(assistant.text, assistant.reasoning, calls)

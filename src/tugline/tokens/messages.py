@@ -26,6 +26,8 @@ class Shape:
     """`string`: call arguments are printed verbatim. `dict`: the template wants the parsed object."""
     developer: bool = False
     """The template knows the role `developer`; else it becomes `system`."""
+    parts: bool = False
+    """It reads content as a list of parts only."""
     fold_system: bool = False
     """The template refuses, drops or moves system messages behind the first: they become user messages."""
     no_system: bool = False
@@ -76,6 +78,11 @@ def rewritten(plan: Sequence[Message], text: Callable[[str], str], deep: Callabl
         }
         for m in plan
     ]
+
+
+def in_parts(plan: Sequence[Message]) -> list[Message]:
+    """The messages with their text as a list of one part."""
+    return [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in plan]
 
 
 def _call_list(value: JSON, text: Callable[[str], str], deep: Callable[[JSON], JSON]) -> JSON:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tugline.core.columns import Ids
+import msgspec
+
+from tugline.core.columns import NO_IDS, Ids
 from tugline.core.errors import ConfigError
 from tugline.core.items import Head, Item, Tool
 from tugline.core.turn import Finish
+from tugline.tokens import clock
 from tugline.tokens.codec import Codec
+from tugline.tokens.fallback import Parent, Trial, hand_bridge, renderers_trial
 from tugline.tokens.families import families
 from tugline.tokens.live import LiveParser, Opening
 from tugline.tokens.marks import JSON
 from tugline.tokens.parse import Parsed, Sampled, prompt_tail
 from tugline.tokens.probes import Bench, ProbeReport, run_probes
+from tugline.tokens.probes.kept import Judged, VerdictCache, key_of, pack, unpack
 from tugline.tokens.render import Ask, Renderer
 from tugline.tokens.shape import find_shape
-from tugline.tokens.splice import Bridge, BridgeRefused, Rules, bridge
+from tugline.tokens.splice import Bridge, BridgeRefused, Rules, bridge, kind_of
 
 __all__ = ["Bridge", "BridgeRefused", "ChatFiles", "ChatModel", "Parsed", "ProbeReport", "Rendered"]
 
@@ -55,8 +60,11 @@ class ChatModel:
     What the probes find is computed at first need and kept; two threads that race for it compute the same.
     """
 
-    def __init__(self, files: ChatFiles) -> None:
-        """Raises ConfigError when a file is unreadable, the parser unknown or a stop token not one token."""
+    def __init__(self, files: ChatFiles, verdicts: VerdictCache | None = None) -> None:
+        """`verdicts` keeps what the probes find from one start to the next.
+
+        Raises ConfigError when a file is unreadable, the parser unknown or a stop token not one token.
+        """
         family = families().get(files.parser)
         if family is None:
             raise ConfigError(
@@ -64,6 +72,7 @@ class ChatModel:
             )
         self._family = family
         self._files = files
+        self._verdicts = verdicts
         self.context = files.context
         self.codec = Codec(files.tokenizer_json, files.template, family.markers)
         self.vocab: int = self.codec.vocab
@@ -89,7 +98,7 @@ class ChatModel:
         column, drift = self._renderer.encode(composed)
         return Rendered(column, tuple(sorted(drift)))
 
-    def bridge(
+    def bridge(  # noqa: PLR0913 - all by name; the last is looked at only where no tail can be spliced
         self,
         head: Head,
         history: Sequence[Item],
@@ -98,17 +107,32 @@ class ChatModel:
         last_id: int | None,
         finish: Finish,
         sampled: Ids,
+        prompt: Ids = NO_IDS,
     ) -> Bridge:
         """Ids between the turn that ends `history` and the next generation, so that
         prompt = full(parent) without its last `drop` tokens, then `ids`.
 
-        `last_id` is the last id of full(parent). Raises BridgeRefused when the template failed its probes for this
-        shape: render fully instead.
+        `last_id` is the last id of full(parent), `prompt` the ids that the turn was sampled on, or their end. By tail
+        splice where the template passed its probes, else by the family's bridge in `renderers` where that was seen to
+        write what the template writes (drift `renderers_bridge`, and `format_differs` where it was also seen to write
+        something else). Raises BridgeRefused when neither serves this shape: render fully instead.
         """
         report, rules = self._probed
-        if not report.splice:
-            raise BridgeRefused("probe_" + report.failures[0].partition(":")[0])
-        return bridge(self._renderer, rules, (head, history, tail), (last_id, finish, sampled))
+        asked = head, history, tail
+        try:
+            if not report.splice:
+                raise BridgeRefused("probe_" + report.failures[0].partition(":")[0])
+            return bridge(self._renderer, rules, asked, (last_id, finish, sampled))
+        except BridgeRefused as refused:
+            trial = self.hand
+            if trial is None or not {kind_of(item) for item in tail} <= trial.kinds:
+                raise
+            try:
+                made = hand_bridge(self._renderer, rules, trial.name, asked, Parent(prompt, sampled, finish))
+            except BridgeRefused as other:
+                raise BridgeRefused(f"{refused.reason}+{other.reason}") from other
+            more = ("format_differs",) if trial.differs else ()
+            return replace(made, drift=tuple(sorted({*made.drift, *more})))
 
     def parse(self, prompt_ids: Ids, sampled: Ids, finish: Finish, tools: Sequence[Tool]) -> Parsed:
         """Reasoning, text and calls of a reply, verbatim. Never raises for anything a model can sample."""
@@ -132,17 +156,48 @@ class ChatModel:
         return self.codec.decode(ids, specials=specials)
 
     @cached_property
+    def hand(self) -> Trial | None:
+        """The family's bridge in `renderers` beside this template. None: the family names none. Takes half a second,
+        once, and is only asked for where a tail splice is refused."""
+        name = self._family.renderer
+        return renderers_trial(self._renderer, self._probed[1], name) if name is not None else None
+
+    @property
+    def clocked(self) -> bool:
+        """The template prints the time: it is told what `Head.clock` says."""
+        return clock.reads(self._files.template)
+
+    @cached_property
     def _renderer(self) -> Renderer:
         files = self._files
         return Renderer(
             self.codec,
             files.template,
             dict(files.specials),
-            find_shape(self.codec, files.template, dict(files.specials)),
+            self._kept.shape if self._kept else find_shape(self.codec, files.template, dict(files.specials)),
         )
 
     @cached_property
+    def _key(self) -> str:
+        files = self._files
+        specials = msgspec.json.encode(dict(files.specials), order="sorted")
+        return key_of((files.tokenizer_json, msgspec.json.encode((files.template, files.parser, files.stop)), specials))
+
+    @cached_property
+    def _kept(self) -> Judged | None:
+        """What the probes of an earlier start found."""
+        return None if self._verdicts is None else unpack(self._key, self._verdicts.get(self._key))
+
+    @cached_property
     def _probed(self) -> tuple[ProbeReport, Rules]:
+        if self._kept is not None:
+            return self._kept.verdict, self._kept.rules
+        verdict, rules = self._try_out()
+        if self._verdicts is not None:
+            self._verdicts.put(self._key, pack(self._key, Judged(verdict, rules, self._renderer.shape)))
+        return verdict, rules
+
+    def _try_out(self) -> tuple[ProbeReport, Rules]:
         token = self.codec.token
         reasoning = self._family.reasoning
         bench = Bench(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import cast
 
 import msgspec
@@ -13,9 +12,10 @@ import msgspec
 from tugline.core.columns import Ids
 from tugline.core.errors import Unsupported, boundary
 from tugline.core.items import Assistant, Head, Item, Prefill, ToolCall
+from tugline.tokens import clock
 from tugline.tokens.codec import Codec
 from tugline.tokens.marks import JSON, Marks, Screen, strings, unused
-from tugline.tokens.messages import Message, Shape, harness_strings, messages, rewritten
+from tugline.tokens.messages import Message, Shape, harness_strings, in_parts, messages, rewritten
 
 _SENTINEL = "zQseNtineLQz"
 _NONCE = "TgNeutraL"
@@ -57,10 +57,11 @@ class Renderer:
         self.codec = codec
         self.template = template
         self.shape = shape
-        self._specials = specials
+        self.specials = specials
         self.screen = Screen(codec.control)
-        self.clocked = "strftime_now" in template
+        self.clocked = clock.reads(template)
         """The template prints the time: it is told the instant of `Head.clock`, whenever it is run."""
+        self._source = clock.MACRO + template if self.clocked else template
 
     def compose(self, ask: Ask) -> Composed:
         """Run the template. Raises Unsupported when the template refuses the conversation."""
@@ -155,14 +156,14 @@ class Renderer:
     def _run(self, plan: list[Message], run: _Run) -> str:
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        clock = {"strftime_now": datetime.fromtimestamp(run.clock, UTC).strftime} if self.clocked else {}
+        told: dict[str, JSON] = {clock.VARIABLE: clock.told(run.clock)} if self.clocked else {}
         with boundary(Unsupported, "the chat template refuses this conversation"):
             rendered, _ = render_jinja_template(
-                conversations=[plan],
+                conversations=[in_parts(plan) if self.shape.parts else plan],
                 tools=run.tools,
-                chat_template=self.template,
+                chat_template=self._source,
                 add_generation_prompt=run.generation,
-                **{**self._specials, **run.kwargs, **clock},
+                **{**self.specials, **run.kwargs, **told},
             )
         text = str(rendered[0])
         if not run.cut:

@@ -44,6 +44,9 @@ def find_shape(codec: Codec, template: str, specials: dict[str, JSON]) -> Shape:
     if "developer" in template:
         talk: list[Item] = [System(_WORD, "developer"), _USER]
         shape = replace(shape, developer=_WORD in tries.text(shape, talk))
+    if _WORD not in tries.text(shape, [UserText(_WORD)]):
+        parts = replace(shape, parts=True)
+        shape = parts if _WORD in tries.text(parts, [UserText(_WORD)]) else shape
     shape = _users(tries, shape)
     shape = _calls(tries, shape)
     return _systems(tries, shape)

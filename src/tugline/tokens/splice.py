@@ -59,6 +59,9 @@ class Rules:
     """Control tokens that the template writes between the last word of a turn and its end, e.g. `</tool_call>`. Any
     other one there opens what comes next: the turn has no end of its own. None: not found out."""
 
+    moves: bool = False
+    """The template drops or moves the text of a turn that calls tools."""
+
     def begins_next(self, token: int) -> bool:
         """Whether a control token behind the last word of a turn can only open what follows it."""
         return self.inner is not None and token not in self.inner and token not in self.closes
@@ -115,6 +118,8 @@ def tail_of(
     """The rendered text and where its first close token behind the sentinel begins. Raises BridgeRefused."""
     if not history or not isinstance(history[-1], Assistant):
         raise BridgeRefused("history_open")
+    if rules.moves and history[-1].text and history[-1].calls:
+        raise BridgeRefused("parts_moved")
     if renderer.shape.split_calls and len(history[-1].calls) > 1:
         # In the template's eyes results stand between the calls, not behind what was sampled.
         raise BridgeRefused("parallel_calls")

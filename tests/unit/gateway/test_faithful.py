@@ -12,8 +12,8 @@ from tugline.core.items import Assistant, Item, Request, System, ToolCall, ToolR
 from tugline.core.turn import Sampling, Turn
 from tugline.forest.forest import Forest
 from tugline.forest.rules import rules_of
-from tugline.gateway.exchange import Deps, Prompt, make_prompt
 from tugline.gateway.faithful import strips_reasoning
+from tugline.gateway.prompt import Deps, Prompt, make_prompt
 from tugline.tokens.model import ChatModel
 from unit.tokens.chat_kit import CHATML, HEAD, STRIPPING, model
 from unit.trajectory.world import Said, World, ask

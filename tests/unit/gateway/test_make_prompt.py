@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tugline.core.columns import NO_FLOATS, Ids, concat, count, take
-from tugline.core.items import Head, Item, Request, System, UserText
+from tugline.core.items import Assistant, Head, Item, Request, System, ToolCall, ToolResult, UserText
 from tugline.core.turn import Finish, Sampling, Turn
 from tugline.forest.forest import Forest
-from tugline.gateway.exchange import Deps, make_prompt
+from tugline.gateway.prompt import Deps, make_prompt
 from tugline.tokens.model import ChatModel
-from unit.tokens.chat_kit import CHATML, HEAD, STRIPPING, TOOLS, model
+from unit.tokens.chat_kit import CHATML, HEAD, REORDERS, STRIPPING, TOOLS, model
 
 START: tuple[Item, ...] = (System("Be brief."), UserText("go"))
 THINKS = STRIPPING.replace(
@@ -36,10 +36,17 @@ class Talk:
         request = Request("m", head, items)
         return make_prompt(self.forest, request, self.forest.attach(request), self.deps)
 
-    def call(self, items: tuple[Item, ...], sampled: Ids, finish: Finish = "stop", head: Head = HEAD) -> Turn:
-        """The turn that is sampled on `items`, echoed as it was parsed."""
+    def call(
+        self,
+        items: tuple[Item, ...],
+        sampled: Ids,
+        finish: Finish = "stop",
+        head: Head = HEAD,
+        echo: Assistant | None = None,
+    ) -> Turn:
+        """The turn that is sampled on `items`, echoed as it was parsed, or as `echo`."""
         prompt = self.prompt(items, head)
-        echo = self.chat.parse(prompt.ids, sampled, finish, head.tools).assistant
+        echo = echo or self.chat.parse(prompt.ids, sampled, finish, head.tools).assistant
         exact, lenient = self.forest.keys(prompt.attached, echo)
         parent = prompt.attached.parent
         turn = Turn(
@@ -119,11 +126,29 @@ def test_a_cut_turn_is_continued(text: str) -> None:
 
 def test_no_bridge_means_a_root_that_says_so() -> None:
     """A conversation that cannot be bridged is rendered whole, never glued together."""
-    talk = Talk(model(CHATML.replace("{{- m.content }}", "{{- '' if m.tool_calls else m.content }}").replace(
-        "{{- '\\n<tool_response>\\n' + m.content",
-        "{{- '\\n' + messages[loop.index0 - 1].content + '<tool_response>\\n' + m.content",
-    )))  # fmt: skip
+    talk = Talk(model(REORDERS, parser="plain"))
     first = talk.call(START, talk.chat.encode("Hello.<|im_end|>"))
-    prompt = talk.prompt((*START, first.echo, UserText("more")))
-    assert prompt.attached.parent is None and prompt.root_reason == "no_bridge:probe_P4"
-    assert prompt.keep == 0 and prompt.ids == talk.chat.render(HEAD, (*START, first.echo, UserText("more"))).ids
+    called = Assistant("On it.", None, (ToolCall("c1", "run", '{"cmd": "ls"}'),))
+    second = talk.call((*START, first.echo, UserText("more")), talk.chat.encode("On it.<|im_end|>"), echo=called)
+    assert second.parent == first.turn_id and "no_bridge:parts_moved" not in second.drift
+    items = (*START, first.echo, UserText("more"), called, ToolResult("c1", "out"))
+    prompt = talk.prompt(items)
+    assert prompt.attached.parent is None and prompt.root_reason == "no_bridge:parts_moved"
+    assert "no_bridge:parts_moved" in prompt.drift
+    assert (prompt.level("L4"), prompt.level("L0"), talk.prompt(START).level("L4")) == ("L2", "L0", "L4")
+    assert prompt.keep == 0 and prompt.ids == talk.chat.render(HEAD, items).ids
+
+
+def test_the_familys_own_bridge_serves_where_no_tail_can_be_spliced() -> None:
+    """It keeps what was sampled, and says which bridge it is and that the template writes it otherwise."""
+    talk = Talk(model(REORDERS))
+    called = 'On it.\n<tool_call>\n{"name": "run", "arguments": {}}\n</tool_call><|im_end|>'
+    first = talk.call(START, talk.chat.encode(called))
+    prompt = talk.prompt((*START, first.echo, ToolResult(first.echo.calls[0].id, "out <|im_end|>")))
+    assert prompt.attached.parent is first and prompt.level("L4") == "L4"
+    assert prompt.ids.startswith(talk.forest.full(first.turn_id))
+    assert set(prompt.drift) == {"renderers_bridge", "format_differs", "special_in_text"}
+    assert talk.chat.decode(prompt.bridge) == (
+        "\n<|im_start|>user\n<tool_response>\nout <|im_end|>\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert talk.chat.codec.controls_in(prompt.bridge) == 5

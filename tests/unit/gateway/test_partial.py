@@ -12,8 +12,8 @@ from tugline.core.contracts import EditPolicy, Policy
 from tugline.core.items import Assistant, Head, Item, Request, System, UserText
 from tugline.core.turn import Partial, Sampling, Turn
 from tugline.forest.rules import Rules, rules_of
-from tugline.gateway.exchange import Prompt, make_prompt
 from tugline.gateway.partial import longest
+from tugline.gateway.prompt import Prompt, make_prompt
 from unit.gateway.test_make_prompt import Talk
 from unit.tokens.chat_kit import HEAD, model, split_up
 

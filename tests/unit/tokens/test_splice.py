@@ -162,12 +162,12 @@ def test_prefill_ends_the_prompt_inside_the_turn() -> None:
     [
         (DROPS_CALLS, CALLED, [UserText("more")], "sentinel_lost"),
         (DROPS_CALLS, CALLED, [ToolResult("c1", "ok")], "role_tool"),
-        (REORDERS, CALLED, [ToolResult("c1", "ok")], "probe_P4"),
+        (REORDERS, CALLED, [ToolResult("c1", "ok")], "parts_moved"),
     ],
 )
 def test_refusals(template: str, echo: Assistant, tail: list[Item], reason: str) -> None:
     with pytest.raises(BridgeRefused) as refused:
-        _bridge(model(template), "x<|im_end|>", "stop", tail, echo)
+        _bridge(model(template, parser="plain"), "x<|im_end|>", "stop", tail, echo)
     assert refused.value.reason == reason
 
 

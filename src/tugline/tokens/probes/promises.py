@@ -1,0 +1,54 @@
+"""From probe results to the four promises, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tugline.tokens.probes.trial import Bench
+from tugline.tokens.probes.verdict import FATAL, Clock, Promise, Result, Switch, Tools
+
+
+def choose_bridge(bench: Bench, results: Sequence[Result]) -> tuple[str, str]:
+    """(splice | renderers | none, why)."""
+    fatal = [r for r in results if r.name in FATAL and r.status == "fail"]
+    if not fatal:
+        return "splice", "the template says itself what stands behind a turn; all probes that this needs have passed"
+    because = "; ".join(f"{r.name}: {r.what}" for r in fatal)
+    if bench.fallback:
+        return "renderers", f"no tail splice ({because}); the renderer {bench.fallback!r} of the family serves"
+    return "none", f"no tail splice ({because}); every prompt is rendered anew (level L2)"
+
+
+def promises(
+    bridge: str, appendable: Sequence[str], append_only: bool, found: Sequence[Switch], seen: tuple[Tools, Clock]
+) -> tuple[Promise, ...]:
+    """One sentence for each of E, C, F, S."""
+    exact = Promise("E", "always", "what is trained is what the engine read and sampled")
+    return exact, _continuous(bridge, appendable), _format(bridge, append_only, found), _meaning(*seen)
+
+
+def _continuous(bridge: str, appendable: Sequence[str]) -> Promise:
+    if bridge == "none":
+        return Promise("C", "no", "no bridge: each call is a row of its own, counted `no_bridge`")
+    left = [r for r in ("user", "tool", "system", "assistant") if r not in appendable]
+    if left:
+        return Promise("C", "counted", f"prompts extend the turn before, but not behind: {', '.join(left)}")
+    return Promise("C", "always", "prompts extend the turn before, whatever role comes next")
+
+
+def _format(bridge: str, append_only: bool, found: Sequence[Switch]) -> Promise:
+    if bridge == "none":
+        return Promise("F", "always", "every prompt is the template's own render")
+    if append_only:
+        return Promise("F", "always", "a bridged prompt is what the template would write (C = F)")
+    good = [s.kwargs for s in found if s.append_only]
+    advice = f"with {good[0]} C = F" if good else "no template argument changes that"
+    return Promise("F", "counted", f"a user message makes the template rewrite turns that a bridge keeps; {advice}")
+
+
+def _meaning(tools: Tools, clock: Clock) -> Promise:
+    if not tools.representable:
+        return Promise("S", "no", f"conversations with tools are not shown as they were: {tools.why}")
+    if clock.varies:
+        return Promise("S", "counted", "the prompt holds the date; a session keeps the one it began with")
+    return Promise("S", "always", "the harness's words reach the model")

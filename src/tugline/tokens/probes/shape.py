@@ -1,0 +1,141 @@
+"""P1 close is one control token, P2 cutting at control tokens changes no id, P3 what survives, P4 order within a turn,
+P5 an assistant turn begins with the generation prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tugline.core.columns import NO_IDS, Ids
+from tugline.core.errors import TuglineError
+from tugline.core.items import Assistant, Item, ToolCall, ToolResult, UserText
+from tugline.tokens.probes.trial import SYSTEM, USER, WORD, Trial, behind, called
+from tugline.tokens.probes.verdict import Tools
+
+_GO_ON = UserText("Go on.")
+_NAME = "zQnameQz"
+_ASKED = "zAaskedA"
+_PIPED = re.compile(r"<[|\uff5c][^|\uff5c<>\s'\"{}]{1,40}[|\uff5c]>")
+"""Strings of a template's source that every family means as one token."""
+
+
+def close(trial: Trial) -> tuple[str, int | None]:
+    """P1: what the template writes behind an assistant turn, and its id where it is a control token."""
+    text, refused = trial.tried([*trial.start, Assistant(WORD), _GO_ON])
+    match = trial.codec.pattern.search(text, text.rfind(WORD)) if WORD in text else None
+    what = "" if match else f"the template refuses: {refused}" if refused else "no control token ends an assistant turn"
+    trial.say("P1", what, behind(text, WORD))
+    return (match.group().strip(), trial.codec.control_id(match.group())) if match else ("", None)
+
+
+def cuts(trial: Trial) -> None:
+    """P2: encoding piece by piece must equal one pass, and what looks like a token must be one."""
+    text = trial.text([SYSTEM, UserText("  a\n\nb é\n"), Assistant("\n x ", "r\n"), UserText(" 1 2\n")]) or trial.text(
+        [UserText("  a\n\nb é\n"), Assistant("\n x "), UserText(" 1 2\n")]
+    )
+    try:
+        same = trial.codec.encode_marked(text, str) == trial.codec.encode(text)
+    except TuglineError:
+        same = False
+    what = "" if same else "cutting at control tokens changes the ids"
+    trial.say("P2", what if text else "the template refuses a plain conversation", text)
+    strange = sorted({s for s in _PIPED.findall(text) if trial.codec.token(s) is None})
+    what = f"the tokenizer does not know {', '.join(strange)}, which the template writes" if strange else ""
+    trial.say("P2_tokens", what, strange[0] if strange else "")
+
+
+def survival(trial: Trial) -> Tools:
+    """P3: text, reasoning, and calls: the last argument of one to three, and calls that have none."""
+    text, refused = trial.tried([*trial.start, Assistant(WORD), _GO_ON])
+    trial.say("P3_text", "" if WORD in text else _lost(refused), text)
+    thought = Assistant(None, WORD, (ToolCall("c0", "run", "{}"),))
+    text, refused = trial.tried([*trial.start, thought, ToolResult("c0", "ok")])
+    trial.say("P3_reasoning", "" if WORD in text else _lost(refused), text)
+    lost: list[str] = []
+    raised: list[str] = []
+    for n in (1, 2, 3):
+        for kind in ("calls", "noargs"):
+            text, refused, whole = _calls(trial, n, kind)
+            trial.say(f"P3_{kind}_{n}", "" if whole else _lost(refused), behind(text, _ASKED))
+            if not whole:
+                (raised if refused else lost).append(f"{kind}_{n}")
+    return _tools(lost, raised)
+
+
+def _calls(trial: Trial, n: int, kind: str) -> tuple[str, str, bool]:
+    """(text, refusal, all is there) of a turn with n calls."""
+    marks = [f"{_NAME}{i}" for i in range(n)] if kind == "noargs" else [WORD]
+    turn = called(WORD, n)
+    if kind == "noargs":
+        turn = Assistant(calls=tuple(ToolCall(f"c{i}", name, "{}") for i, name in enumerate(marks)))
+    results = [ToolResult(f"c{i}", "ok", name="tool") for i in range(n)]
+    text, refused = trial.tried([*trial.start[:-1], UserText(_ASKED), turn, *results], as_is=True)
+    return text, refused, all(m in text for m in marks)
+
+
+def _lost(refused: str) -> str:
+    return f"the template refuses: {refused}" if refused else "the template drops it"
+
+
+def _tools(lost: Sequence[str], raised: Sequence[str]) -> Tools:
+    """What P3 says of tools. One call at a time that is refused aloud beyond one is still a truthful template."""
+    if "calls_1" in raised:
+        return Tools(False, 0, "the template refuses tool calls")
+    if "calls_1" in lost:
+        return Tools(False, 0, "drops calls: the model is never shown what it called")
+    if {"calls_2", "calls_3"} & set(lost):
+        return Tools(False, 1, "renders only the first of several calls of a turn")
+    if any(name.startswith("noargs") for name in lost):
+        return Tools(False, 3, "drops calls that have no arguments")
+    if {"calls_2", "calls_3"} & set(raised):
+        return Tools(True, 1 if "calls_2" in raised else 2, "refuses turns with more calls")
+    return Tools(True, 3, "every call and its arguments are shown")
+
+
+def order(trial: Trial, tools: Tools, close_text: str) -> tuple[Tools, bool]:
+    """P4: text before call before result, or the spliced tail would lack the moved part (True)."""
+    turn = called("zBcallB", text="zAtextA")
+    text = trial.text([*trial.start, turn, ToolResult("c0", "zCresultC")])
+    found = [text.find(w) for w in ("zAtextA", "zBcallB", "zCresultC")]
+    if found[1] < 0 or found[2] < 0:
+        trial.say("P4", "the template shows no call with its result", text, status="na")
+        if found[1] >= 0 and tools.representable:
+            return Tools(False, tools.parallel, "drops results: the model is never shown what a call gave"), False
+        return tools, False
+    ends = [m.start() for m in trial.codec.pattern.finditer(text, found[1]) if m.group().strip() == close_text]
+    # A text that stands behind the calls but within the turn is in no tail: only a note.
+    moved = not found[0] < min([found[2], *ends[:1]]) or found[2] < found[1]
+    trial.say("P4", "the template moves the parts of a turn" if moved else "", text)
+    if found[0] > found[1] and not moved:
+        trial.say("P4_text", "the text of a turn is written behind its calls", text, status="note")
+    beside = "" if found[0] >= 0 else "the text of a turn that also calls a tool is not shown"
+    trial.say("P3_text_beside", beside, text)
+    if moved:
+        return Tools(False, tools.parallel, "moves text: the parts of a turn change places"), True
+    return (Tools(tools.representable, tools.parallel, f"{tools.why}; {beside}") if beside else tools), False
+
+
+def begins(trial: Trial) -> None:
+    """P5: with reasoning, and (a note) without."""
+    prompt = trial.text([*trial.start])
+    for name, turn in (("P5", Assistant("zAtextA", "hm")), ("P5_plain", Assistant("zAtextA"))):
+        inside = trial.text([*trial.start, turn], generation=False)
+        same = bool(prompt) and inside.startswith(prompt)
+        how = "" if name == "P5" else " without reasoning"
+        what = "" if same else f"an assistant turn{how} does not begin with the generation prompt"
+        at = prompt.rfind(USER.text) + len(USER.text)
+        example = f"{prompt[at:]!r} against {inside[at : at + 100]!r}"
+        trial.say(name, what, example, status="fail" if name == "P5" else "note")
+
+
+def separator(trial: Trial) -> Ids:
+    """What stands between the end of reasoning and the text."""
+    unthink = trial.bench.reasoning[1]
+    items: list[Item] = [*trial.start, Assistant(WORD, "hm"), _GO_ON]
+    text = trial.text(items[:3], generation=False) or trial.text(items)
+    if unthink is None or WORD not in text:
+        return NO_IDS
+    head = text[: text.rfind(WORD)]
+    codec = trial.codec
+    ends = [m.end() for m in codec.pattern.finditer(head) if codec.control_id(m.group()) == unthink]
+    return codec.encode(head[ends[-1] :]) if ends else NO_IDS
