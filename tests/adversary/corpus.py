@@ -1,5 +1,5 @@
-"""Which cases of the corpus are played: templates of every family that has its own tokenizer here, and one of each other
-family that a script can be spelled for (structure only)."""
+"""Which cases of the corpus are played: templates of every family that has its own tokenizer here, and one of each
+other family that a script can be spelled for (structure only)."""
 
 from __future__ import annotations
 

@@ -62,17 +62,22 @@ def subject(files: Files, folder: Path) -> Subject:
     ends = [added[word] for word in files.stop if word in added]
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends} if ends else {}))
     try:
-        parser = read_model_dir(folder).parser
+        read_model_dir(folder)
     except ConfigError:
         parser = FALLBACK.get(files.word, "plain")
         (folder / "tugline.json").write_text(json.dumps({"parser": parser}))
+    return known(files.name, folder, real=files.real)
+
+
+def known(name: str, folder: Path, *, real: bool) -> Subject:
+    """A model directory, and what its template and family can represent."""
     model = chat_model(folder)
     model.probe()
-    family = families()[parser]
-    can = Can(_tools(model), bool(family.reasoning[0]) and _spells(family, reasoning="a"), _parallel(model))
+    family = families()[read_model_dir(folder).parser]
+    can = Can(_tools(model), bool(family.reasoning[0]) and _spells(family, reasoning="a"), _tools(model, 2))
     if not _spells(family, calls=1):
         can = Can(False, can.reasoning, False)
-    return Subject(files.name, folder, model, family, can, files.real)
+    return Subject(name, folder, model, family, can, real)
 
 
 def _spells(family: Family, reasoning: str | None = None, calls: int = 0) -> bool:
@@ -95,7 +100,3 @@ def _tools(model: ChatModel, many: int = 1) -> bool:
         return False
     words = [f"zQ{kind}{n}Qz" for kind in ("arg", "res") for n in range(many)]
     return all(word in text for word in words)
-
-
-def _parallel(model: ChatModel) -> bool:
-    return _tools(model, 2)

@@ -130,9 +130,13 @@ async def _ask(at: Stage, access: Access, dialect: str, mode: str, talk: Talk, s
     if dialect == "anthropic":
         headers["anthropic-version"] = "2023-06-01"
     async with at.http.post(at.gateway.url + path, data=msgspec.json.encode(made), headers=headers) as response:
-        text = (await response.read()).decode()
+        try:
+            text = (await response.read()).decode()
+        except aiohttp.ClientPayloadError:
+            seen.refused.append(f"the stream of turn {seen.answered + 1} was cut")
+            return None
         if response.status != 200:
-            seen.refused.append(f"{response.status} {text[:300]}")
+            seen.refused.append(f"turn {seen.answered + 1}: {response.status} {text[:300]}")
             return None
     turn = said(dialect, text if streamed else json.loads(text))
     seen.answered += 1

@@ -13,6 +13,9 @@ from tugline.core.columns import count
 from tugline.core.items import Assistant
 from tugline.core.turn import CallRecord, Turn
 
+EMPTY = "empty turn that the API cannot repeat"
+"""Responses and Gemini have no form for a model turn that said nothing: the next request comes without it."""
+
 
 @dataclass
 class Tally:
@@ -77,7 +80,7 @@ def _steps(tally: Tally, turns: list[Turn], calls: dict[str | None, CallRecord])
             continue
         call = calls.get(after.turn_id)
         if before.echo == Assistant():
-            tally.breaks["empty turn that the API cannot repeat"] += 1
+            tally.breaks[EMPTY] += 1
             continue
         word = (call.root_reason if call else None) or ", ".join(after.drift) or "unnamed"
         tally.breaks[word] += 1

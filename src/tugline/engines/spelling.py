@@ -97,7 +97,7 @@ class Respeller:
     def _split(self, piece: str, rng: random.Random) -> list[int]:
         whole = self._ids[piece]
         made = self._halves(piece, rng)
-        if len(made) > 1 and self._reads(made) == self._reads([whole]):
+        if made != [whole] and self._reads(made) == self._reads([whole]):
             return made
         return [whole]
 
