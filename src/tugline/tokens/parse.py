@@ -107,10 +107,22 @@ def prompt_state(codec: Codec, prompt: Ids, reasoning: tuple[str, str], header: 
     inside = prompt_ends_in_reasoning(
         Shim(codec), values, open_marker=opener, close_marker=closer, assistant_prefix=header
     )
+    first, last = codec.token(opener), codec.token(closer)
+    if not inside and first is not None and last is not None and not _contains(values, ids_list(codec.encode(header))):
+        # The turn goes on behind a tool's result. No text of a harness holds the marker's id.
+        inside = _last(values, first) > _last(values, last)
     text = codec.decode(values[-8:])
     if inside:
         return "at_opener" if text.endswith(opener) else "inside"
     return "behind_closer" if text.endswith(closer) else "outside"
+
+
+def _contains(values: list[int], run: list[int]) -> bool:
+    return any(values[i : i + len(run)] == run for i in range(len(values) - len(run) + 1))
+
+
+def _last(values: list[int], wanted: int) -> int:
+    return next((i for i in range(len(values) - 1, -1, -1) if values[i] == wanted), -1)
 
 
 def common_prefix(text: str, written: str) -> int:

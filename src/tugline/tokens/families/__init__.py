@@ -8,15 +8,22 @@ from types import MappingProxyType
 from tugline.tokens.families.deepseek import deepseek_v3, deepseek_v4, deepseek_v31, deepseek_v32
 from tugline.tokens.families.detect import Detected, detect
 from tugline.tokens.families.family import Family
+from tugline.tokens.families.gemma4 import gemma4
+from tugline.tokens.families.harmony import gpt_oss
+from tugline.tokens.families.inkling import inkling
 from tugline.tokens.families.kimi import kimi_k2
-from tugline.tokens.families.pairs import glm5, glm45, hy3, laguna
+from tugline.tokens.families.listed import cohere, cohere_text, lfm2
+from tugline.tokens.families.pairs import glm5, glm45, hy3, laguna_s, laguna_xs
 from tugline.tokens.families.plain import plain
-from tugline.tokens.families.qwen3 import qwen3
+from tugline.tokens.families.qwen3 import granite4, qwen3
+from tugline.tokens.families.textual import llama3, mistral, mistral_args, mistral_ids
 from tugline.tokens.families.xml import minimax_m2, nemotron3, qwen35
 
 _ALL = (
-    *(plain, qwen3, qwen35, nemotron3, minimax_m2, glm45, glm5, hy3, laguna),
+    *(plain, qwen3, qwen35, nemotron3, minimax_m2, glm45, glm5, hy3, laguna_xs, laguna_s),
     *(deepseek_v3, deepseek_v31, deepseek_v32, deepseek_v4, kimi_k2),
+    *(gpt_oss, inkling, gemma4, llama3, mistral, mistral_ids, mistral_args),
+    *(granite4, cohere, cohere_text, lfm2),
 )
 
 __all__ = ["Detected", "Family", "detect", "families"]

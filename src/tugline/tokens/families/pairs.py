@@ -136,27 +136,28 @@ def hy3(mark: str = ":opensource") -> Family:
     )
 
 
-def laguna() -> Family:
-    """Laguna XS and S. The tags around keys and values are no tokens there."""
+def _laguna(name: str, line: str) -> Family:
+    """`line`: what the template breaks lines with. The tags around keys and values are no tokens there."""
     shape = Tagged(
         read=_read("", _PAIR),
         calls=(("<tool_call>", "</tool_call>"),),
-        header="<assistant>",
+        header="<assistant>" + line,
         reasoning=("<think>", "</think>"),
-        lead="\n",
-        trail="\n",
-        behind="\n",
-        before="\n",
+        lead=line,
+        trail=line,
+        behind=line,
+        before=line,
+        tail=line,
         inner=_PAIR,
     )
 
     def spell(turn: Assistant) -> str:
-        thought = f"<think>\n{turn.reasoning}\n</think>\n" if turn.reasoning else "</think>\n"
-        calls = "".join(f"<tool_call>{_spell_call(c, (chr(10), ''), _PAIR, chr(10))}</tool_call>\n" for c in turn.calls)
-        return thought + (turn.text + "\n" if turn.text else "") + calls
+        thought = f"<think>{line}{turn.reasoning}{line}</think>{line}" if turn.reasoning else f"</think>{line}"
+        calls = "".join(f"<tool_call>{_spell_call(c, (line, ''), _PAIR, line)}</tool_call>{line}" for c in turn.calls)
+        return thought + (turn.text + line if turn.text else "") + calls
 
     return Family(
-        name="laguna",
+        name=name,
         parse=tagged(shape),
         spell=spell,
         end=lambda turn: "</assistant>",
@@ -164,7 +165,17 @@ def laguna() -> Family:
         calls=shape.calls,
         others=("<tool_response>", "</tool_response>"),
         stop=("</assistant>",),
-        renderer="laguna-xs.2",
+        renderer="laguna-xs.2" if line else "laguna-s-2.1",
         live=live(shape),
         form=shape.form,
     )
+
+
+def laguna_xs() -> Family:
+    """Laguna XS."""
+    return _laguna("laguna-xs", "\n")
+
+
+def laguna_s() -> Family:
+    """Laguna S: no line breaks at all."""
+    return _laguna("laguna-s", "")

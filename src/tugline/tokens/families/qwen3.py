@@ -37,12 +37,11 @@ def _spell(turn: Assistant) -> str:
     return thought + "\n".join([*([turn.text] if turn.text else []), *calls])
 
 
-def qwen3() -> Family:
-    """`<think>` reasoning, then text, then JSON calls in `<tool_call>` blocks."""
+def _hermes(name: str, header: str, stop: str, renderer: str | None) -> Family:
     shape = Tagged(
         read=_read,
         calls=(("<tool_call>", "</tool_call>"),),
-        header="<|im_start|>assistant\n",
+        header=header,
         reasoning=("<think>", "</think>"),
         lead="\n",
         trail="\n",
@@ -50,15 +49,25 @@ def qwen3() -> Family:
         before="\n",
     )
     return Family(
-        name="qwen3",
+        name=name,
         parse=tagged(shape),
         spell=_spell,
-        end=lambda turn: "<|im_end|>",
+        end=lambda turn: stop,
         reasoning=shape.reasoning,
         calls=shape.calls,
         others=("<tool_response>", "</tool_response>"),
-        stop=("<|im_end|>",),
-        renderer="qwen3",
+        stop=(stop,),
+        renderer=renderer,
         live=live(shape),
         form=shape.form,
     )
+
+
+def qwen3() -> Family:
+    """Qwen2.5, Qwen3, Hermes, and many others with ChatML turns."""
+    return _hermes("qwen3", "<|im_start|>assistant\n", "<|im_end|>", "qwen3")
+
+
+def granite4() -> Family:
+    """Granite 4: the same calls between other turns."""
+    return _hermes("granite-4", "<|start_of_role|>assistant<|end_of_role|>", "<|end_of_text|>", None)

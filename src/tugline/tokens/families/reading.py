@@ -28,6 +28,7 @@ class Reading:
         self._ids = {name: token for token, name in ids.items()}
         parts = list(_parts(codec, body, ids))
         self._chars: dict[str, str] = dict(zip(names, _unused(text for text, _ in parts), strict=False))
+        self._known: dict[str, Mapping[int, int]] = {}
         self._letters: dict[int, str] = {ord(char): name for name, char in self._chars.items()}
         text = "".join(run if token is None else run + self._chars[ids[token]] for run, token in parts)
         self.text = self._spelled(text, [n for n in names if n not in self._ids])
@@ -65,15 +66,21 @@ class Reading:
             return len(self._body)
         token = self._ids.get(self._letters.get(ord(self.text[marker]), ""))
         if token is not None:
-            earlier = self.text.count(self.text[marker], 0, marker)
-            places = (i for i, t in enumerate(self._body) if t == token)
-            return next(p for n, p in enumerate(places) if n == earlier) + (marker < at)
+            return self._places(self.text[marker], token)[marker] + (marker < at)
         wanted = len(self.plain(self.text[:at]))
         low, high = 0, len(self._body)
         while low < high:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if len(self._codec.decode(self._body[:middle])) < wanted else (low, middle)
         return low
+
+    def _places(self, char: str, token: int) -> Mapping[int, int]:
+        """Where a marker's character stands -> where its token does."""
+        if char not in self._known:
+            characters = (found.start() for found in re.finditer(re.escape(char), self.text))
+            tokens = (i for i, t in enumerate(self._body) if t == token)
+            self._known[char] = dict(zip(characters, tokens, strict=False))
+        return self._known[char]
 
 
 def _parts(codec: Codec, body: list[int], ids: Mapping[int, str]) -> Iterator[tuple[str, int | None]]:

@@ -60,6 +60,8 @@ class Tagged:
     calls: tuple[tuple[str, str], ...]
     """One pair of markers around each call; or two: around the calls of a turn, then around each. A call without a
     closing marker ends where the next one begins."""
+    bare: bool = True
+    """A call counts, too, where no section stands around it."""
     header: str = ""
     """How the assistant's turn begins."""
     reasoning: tuple[str, str] = ("", "")
@@ -77,6 +79,8 @@ class Tagged:
     """Written behind text without a call."""
     inner: tuple[str, ...] = ()
     """More markers, inside a call."""
+    frame: tuple[str, ...] = ()
+    """Markers around text, which are no part of it."""
 
     @property
     def form(self) -> Form:
@@ -114,7 +118,9 @@ def _parse(family: Tagged, sampled: Sampled) -> Parsed:
     body = body_of(sampled)
     thinks = _can_think(family, sampled)
     pairs = (m for pair in family.calls for m in pair)
-    reading = Reading(sampled.codec, body, [*(family.reasoning if thinks else ()), *pairs, *family.inner])
+    reading = Reading(
+        sampled.codec, body, [*(family.reasoning if thinks else ()), *pairs, *family.inner, *family.frame]
+    )
     state = prompt_state(sampled.codec, sampled.prompt, family.reasoning if thinks else ("", ""), family.header)
     region = _region(family, (sampled.codec, body), reading, state) if thinks else _Region(0, 0, 0, "none")
     drift = invalid_utf8(sampled, body)
@@ -189,14 +195,21 @@ def _pieces(
     """Text and calls from character `at` on. Notes in `drift` what was no call."""
     reading = source[0]
     text, pairs = reading.text, [(reading.char(o), reading.char(c) if c else "") for o, c in family.calls]
+    pairs = pairs if family.bare else pairs[:1]
     for start, end, closed in regions(text, pairs, at, len(text)):
-        yield Piece(reading.plain(text[at:start]))
-        if len(pairs) > 1 and text[start] == pairs[0][0]:
+        yield Piece(_text(family, reading, text[at:start]))
+        if len(family.calls) > 1 and text[start] == pairs[0][0]:
             yield from _section(family, sampled, source, (start, end, closed), drift)
         else:
             yield _unit(family, sampled, source, (start, end, closed), drift)
         at = end
-    yield Piece(reading.plain(text[at:]))
+    yield Piece(_text(family, reading, text[at:]))
+
+
+def _text(family: Tagged, reading: Reading, text: str) -> str:
+    for marker in family.frame:
+        text = text.replace(reading.char(marker), "")
+    return reading.plain(text)
 
 
 def regions(text: str, pairs: list[tuple[str, str]], at: int, stop: int) -> Iterator[tuple[int, int, bool]]:

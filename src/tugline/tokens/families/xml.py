@@ -145,6 +145,7 @@ def minimax_m2() -> Family:
     shape = Tagged(
         read=_read_invoke,
         calls=(("<minimax:tool_call>", "</minimax:tool_call>"), ("<invoke", "</invoke>")),
+        bare=False,
         header="]~b]ai\n",
         reasoning=("<think>", "</think>"),
         lead="\n",
