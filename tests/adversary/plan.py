@@ -95,10 +95,14 @@ def _step(rng: random.Random, can: Can, family: Family, kind: str) -> dict[str, 
         text = ""
     calls = [_call(rng) for _ in range(many)]
     step: dict[str, Any] = {"reasoning": reasoning, "text": text, "calls": calls}
-    if not _fits(family, step):
-        step["calls"] = [{**call, "arguments": json.dumps(rng.choice(ARGUMENTS))} for call in calls]
-    if not _fits(family, step):
-        step["calls"] = step["calls"][:1]
+    for change in (
+        {"calls": [{**call, "arguments": json.dumps(rng.choice(ARGUMENTS))} for call in calls]},
+        {"text": "" if calls else text},
+        {"calls": step["calls"][:1]},
+        {"reasoning": ""},
+    ):
+        if not _fits(family, step):
+            step |= change
     if kind == "cut":
         step |= {"finish": "length", "cut": rng.choice((0.1, 0.3, 0.5, 0.7, 0.9, 0.97))}
     return step

@@ -13,7 +13,9 @@ from tugline.core.errors import ConfigError
 from tugline.engines.modeldir import Asked, read_model_dir
 from tugline.testing.models import make_tokenizer_dir
 
-TEMPLATE = "{# <|im_start|> <tool_call> #}{% for m in messages %}<|im_start|>{{ m.role }}{{ m.content }}{% endfor %}"
+TEMPLATE = (
+    "{# <|im_start|> <tool_call> arguments #}{% for m in messages %}<|im_start|>{{ m.role }}{{ m.content }}{% endfor %}"
+)
 
 NAMED = [{"name": "default", "template": "no"}, {"name": "tool_use", "template": TEMPLATE}]
 

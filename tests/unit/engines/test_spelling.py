@@ -91,12 +91,12 @@ def test_every_family_spells_and_ends_a_turn(name: str) -> None:
     family = families()[name]
     said = Assistant("I look.", None, ())
     assert "I look." in spell(name, Step(text="I look."))
+    calls = family.spell(Assistant(None, None, (ToolCall("", "run", '{"cmd": "ls"}'),))) if name != "plain" else "run"
+    assert "run" in calls
     assert stop_of(name, Step(text="I look."), ("<own>",)) == "<own>"
     if family.stop:
         assert family.end(said) in family.stop
         assert stop_of(name, Step(text="x"), ("<own>", *family.stop)) in family.stop
-    if name != "plain":
-        assert "run" in family.spell(Assistant("I look.", None, (ToolCall("", "run", '{"cmd": "ls"}'),)))
 
 
 @pytest.mark.parametrize("name", [n for n, f in sorted(families().items()) if f.reasoning[0] and f.reasoning[1]])
@@ -104,12 +104,13 @@ def test_reasoning_that_the_prompt_has_opened_is_gone_on_with(name: str) -> None
     family = families()[name]
     opening, closing = family.reasoning
     whole = spell(name, FULL)
-    if opening not in whole:
-        return
-    for given in (opening, f"{opening}\n"):
-        behind = spell(name, FULL, f"<prompt>{given}")
-        assert opening not in behind and behind.lstrip().startswith("Think.") and closing in behind
-    silent = spell(name, Step(text="I look."), f"<prompt>{opening}\n")
+    assert opening in whole
+    whole = whole[whole.index(opening) :]
+    lead = whole[: whole.index("Think.")]
+    for given in (opening, lead):
+        assert given + spell(name, FULL, f"<prompt>{given}") == whole
+    assert spell(name, FULL, f"<prompt>{opening}\n").lstrip() == whole.removeprefix(opening).lstrip()
+    silent = spell(name, Step(text="I look."), f"<prompt>{lead}")
     assert opening not in silent and silent.strip().startswith(closing)
     closed = f"<prompt>{opening}\n\n{closing}\n\n"
     assert spell(name, Step(text="I look."), closed) == spell(name, Step(text="I look."))
