@@ -1,10 +1,30 @@
 """Text to ids and back, with one rule added to the tokenizer's own: text from a harness never becomes a control token.
 
-A *control* token is an added token that structures a conversation: a special one, or one that the chat template or the
-reply parser writes or reads. `encode` is the stock one-pass encoding. `encode_marked` takes text in which harness text
-carries placeholders where it would have spelled a control token; it cuts the text at the template's own control
-tokens and encodes each run between two of them as one string with control matching off, so that merges inside a run
-are the stock ones. No merge crosses an added token, so both give equal ids when there is no placeholder.
+A *control* token is an added token that structures a conversation:
+
+- every one that is declared special;
+- every other one that the chat template, the reply parser or the stop set spells (`<think>`, `<tool_call>`, ...);
+- every other one that is written between bars (`<|fim_prefix|>`), or that overlaps with one of the above.
+
+All other added tokens (runs of white space, `<unused7>`, tags of a markup language) are content: harness text that
+spells them gets their ids, as it would from the stock tokenizer. Markers that are plain text to the tokenizer
+(`<function=`, `to=`) are not tokens; nothing here can tell who wrote them.
+
+`encode` is the stock one-pass encoding. `encode_marked` takes the output of a template, in which harness text carries
+placeholders where it would have spelled a control token, so that each control token found is the template's own.
+
+Why no content can become a control id (P16). `encode_marked` runs a *guarded* tokenizer: the stock model, normalizer
+and pre-tokenizer, whose control tokens have private names in place of their contents. A private name begins with a
+letter that the text at hand does not contain. The template's control tokens are renamed in the text, then the harness
+text is restored, then the text is encoded in one pass. An id can only come from two places: from an added token, and
+those of control tokens match private names alone, which no harness text contains, in whatever spelling, case or
+Unicode form; or from the model, whose ids are compared with the control ids on every call. A model that makes one (a
+Unigram model finds `</s>` in plain text) is replaced by a copy whose entries for control tokens are renamed too; if
+one is made even so, the text is refused. The one exception is the unknown token, where it structures nothing.
+
+Why the ids are the stock ones (P15). It is one pass over the same text: prefixes that are put in front of the first
+word, white space that a token swallows and the normalizer see what they would see. `spellings.boundary_probe` proves it
+per tokenizer.
 """
 
 from __future__ import annotations
@@ -12,14 +32,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tugline.core.columns import Ids, concat, ids, ids_array, ids_list
+from tugline.core.columns import WIDTH, Ids, ids, ids_array, ids_list
 from tugline.core.errors import ConfigError, Unsupported, boundary
+from tugline.tokens.guard import Guard, guarded, renamed
+from tugline.tokens.tokenfile import AddedToken, TokenizerFile, alternatives, controls, decode_file
 
 LONG = 16_384
 """Characters from which on a text is encoded as a batch of one: only that lets other threads run meanwhile, and one
@@ -28,58 +49,47 @@ SHORT = 512
 """Bytes of a column up to which plain Python is faster than numpy."""
 
 
-class _AddedToken(msgspec.Struct):
-    id: int
-    content: str
-    lstrip: bool = False
-    rstrip: bool = False
-    single_word: bool = False
-    special: bool = False
-
-
-class _AddedTokens(msgspec.Struct):
-    added_tokens: list[_AddedToken] = []
-
-
 class Codec:
     """A tokenizer and its control tokens. Immutable after construction; safe to share between threads."""
 
     def __init__(self, tokenizer_json: bytes, template: str, markers: Sequence[str]) -> None:
-        """`markers` are the strings that the reply parser reads. Raises ConfigError when unreadable."""
+        """`markers`: the strings that the reply parser reads and the tokens that end a turn. Raises ConfigError when
+        unreadable."""
         from tokenizers import Tokenizer
 
         with boundary(ConfigError, "tokenizer.json cannot be read"):
-            added = msgspec.json.decode(tokenizer_json, type=_AddedTokens).added_tokens
+            file = decode_file(tokenizer_json)
             self._stock = Tokenizer.from_buffer(tokenizer_json)
         self._stock.no_truncation()
         self._stock.no_padding()
         self._json = tokenizer_json
-        control = [a for a in added if a.content and (a.special or _structural(a.content, template, markers))]
+        self.added: tuple[AddedToken, ...] = tuple(a for a in file.added_tokens if a.content)
+        """Every added token, control or not."""
+        control = controls(self.added, template, markers)
         self.control: Mapping[str, int] = {a.content: a.id for a in control}
         """Control tokens: content -> id."""
-        self.pattern = re.compile(_alternatives(control))
+        self.pattern = re.compile(alternatives(control))
         """Matches a control token as the tokenizer would, with the white space that the token swallows."""
-        self.vocab: int = max(self._stock.get_vocab(with_added_tokens=True).values()) + 1
+        self._largest = max(self._stock.get_vocab(with_added_tokens=False).values(), default=-1)
+        self.vocab: int = 1 + max(self._largest, *(a.id for a in self.added), 0)
         """Largest id plus one."""
         self._controls = frozenset(self.control.values())
         self._control_ids = np.asarray(sorted(self.control.values()), dtype=np.int32)
+        unknown, structural = _unknown(file, self._stock, template, markers)
+        self.unknown: int | None = None if structural else unknown
+        """Id that the model gives to what it cannot spell. None: no such id, or one that structures conversations."""
+        self._never = (self._controls | ({unknown} if unknown is not None else set())) - {self.unknown}
+        """Ids that the model may not make out of text."""
+        self._never_ids = np.asarray(sorted(self._never), dtype=np.int32)
 
     @cached_property
-    def _literal(self) -> Any:
-        """The same tokenizer, blind to control tokens. Loaded at first need: few sessions contain such text.
+    def _guard(self) -> Guard:
+        return guarded(self._stock, self.added, self.control, self._largest)
 
-        Its added tokens keep their ids; only the control ones are declared special, which is what the switch skips.
-        """
-        from tokenizers import Tokenizer
-
-        spec: dict[str, Any] = msgspec.json.decode(self._json)
-        for token in spec["added_tokens"]:
-            token["special"] = token["content"] in self.control
-        blind = Tokenizer.from_buffer(msgspec.json.encode(spec))
-        blind.no_truncation()
-        blind.no_padding()
-        blind.encode_special_tokens = True
-        return blind
+    @cached_property
+    def _renamed(self) -> Guard:
+        """For models that find control tokens in plain text. Loaded at first need: it is a second model."""
+        return renamed(self._json, self.added, self.control, self._largest)
 
     def token(self, content: str) -> int | None:
         """The id of a token by its exact content, or None."""
@@ -88,22 +98,25 @@ class Codec:
 
     def encode(self, text: str) -> Ids:
         """Stock one-pass encoding, no BOS added. Control tokens spelled in `text` become control ids."""
-        return _encoded(self._stock, text)
+        return ids(_encoded(self._stock, text))
 
     def encode_marked(self, text: str, restore: Callable[[str], str]) -> Ids:
-        """Encode template output whose harness text lost its control tokens; `restore` puts them back into a run.
+        """Encode template output whose harness text lost its control tokens; `restore` puts them back.
 
         Control tokens found in `text` are the template's own. Raises Unsupported when the tokenizer builds a control
-        id out of plain text, which no escape could prevent.
+        id out of plain text whatever is done.
         """
-        parts: list[Ids] = []
-        at = 0
-        for match in self.pattern.finditer(text):
-            parts.append(self._encode_run(text[at : match.start()], restore))
-            parts.append(ids([self.control_id(match.group())]))
-            at = match.end()
-        parts.append(self._encode_run(text[at:], restore))
-        return concat(parts)
+        guard = self._guard
+        if guard.first in text:
+            guard = guarded(self._stock, self.added, self.control, self._largest, avoid=text)
+        column, made = self._pass(guard, text, restore)
+        if made:
+            if self._renamed.first in text:
+                raise Unsupported("text with private letters cannot be shown safely to this tokenizer")
+            column, made = self._pass(self._renamed, text, restore)
+        if made:
+            raise Unsupported("the tokenizer turns this text into control tokens even when told not to")
+        return column
 
     def controls_in(self, column: Ids) -> int:
         """How many control ids a column holds."""
@@ -120,41 +133,33 @@ class Codec:
         """The id of a match of `pattern`."""
         return self.control[spelled] if spelled in self.control else self.control[spelled.strip()]
 
-    def _encode_run(self, run: str, restore: Callable[[str], str]) -> Ids:
-        if not run:
-            return ids(())
-        column = _encoded(self._literal, restore(run))
-        if self.controls_in(column):
-            raise Unsupported("the tokenizer turns this text into control tokens even when told not to")
-        return column
+    def _pass(self, guard: Guard, text: str, restore: Callable[[str], str]) -> tuple[Ids, bool]:
+        """Ids, and whether the model made a control id out of plain text."""
+        private = self.pattern.sub(lambda m: guard.hide(m.group()), text)
+        values = _encoded(guard.tokenizer, restore(private))
+        if len(values) * WIDTH <= SHORT:
+            made = any(i < guard.size and i in self._never for i in values)
+            return ids(guard.real.get(i, i) for i in values), made
+        column = np.asarray(values, dtype=np.int32)
+        made = bool(np.isin(column[column < guard.size], self._never_ids).any())
+        return Ids(guard.table[column].tobytes()), made
 
 
-def _encoded(tokenizer: Any, text: str) -> Ids:
+def _encoded(tokenizer: Any, text: str) -> list[int]:
     if len(text) < LONG:
-        return ids(tokenizer.encode(text, add_special_tokens=False).ids)
-    return ids(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        return cast("list[int]", tokenizer.encode(text, add_special_tokens=False).ids)
+    return cast("list[int]", tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
-_PIPED = re.compile(r"<[|\uff5c].*[|\uff5c]>")
-"""How many families spell tokens that structure text, also those that are not declared special (`<|fim_prefix|>`)."""
-
-
-def _structural(content: str, template: str, markers: Sequence[str]) -> bool:
-    """Whether an added token that is not special still structures a conversation (`<think>`, `<tool_call>`, ...)."""
-    return not content.isspace() and (content in markers or content in template or bool(_PIPED.fullmatch(content)))
-
-
-def _alternatives(tokens: Iterable[_AddedToken]) -> str:
-    """Leftmost-longest, as the tokenizer matches: longer contents come first."""
-    ordered = sorted(tokens, key=lambda a: len(a.content), reverse=True)
-    return "|".join(map(_one, ordered)) or r"(?!)"
-
-
-def _one(token: _AddedToken) -> str:
-    body = re.escape(token.content)
-    if token.single_word:
-        body = rf"(?<!\w){body}(?!\w)"
-    return (r"\s*" if token.lstrip else "") + body + (r"\s*" if token.rstrip else "")
+def _unknown(file: TokenizerFile, stock: Any, template: str, markers: Sequence[str]) -> tuple[int | None, bool]:
+    """The unknown token's id, and whether it structures conversations."""
+    content = file.model.unk_token
+    if content is None and file.model.unk_id is not None:
+        content = stock.id_to_token(file.model.unk_id)
+    if content is None:
+        return None, False
+    found = stock.token_to_id(content)
+    return None if found is None else int(found), content in template or content in markers
 
 
 def positions(column: Ids, wanted: Iterable[int]) -> npt.NDArray[np.intp]:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tugline.tokens.tokenfile import ends, trie
+
 JSON: TypeAlias = "str | int | float | bool | list[JSON] | dict[str, JSON] | None"
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -20,44 +22,86 @@ _WIDTH = 5
 
 
 class Screen:
-    """Finds spelled control tokens. Immutable; made once per tokenizer."""
+    """Finds spelled control tokens. Immutable; made once per tokenizer.
+
+    The work per character does not grow with the number of tokens, which is a thousand for some tokenizers.
+    """
 
     def __init__(self, control: Iterable[str]) -> None:
         tokens = sorted(set(control), key=len, reverse=True)
-        self._whole = re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
-        heads = {t[:n] for t in tokens for n in range(1, len(t))}
-        tails = {t[n:] for t in tokens for n in range(1, len(t))}
-        self._heads = tuple(sorted(heads, key=len, reverse=True))
-        self._tails = tuple(sorted(tails, key=len, reverse=True))
+        self._whole = re.compile(trie(tokens) or r"(?!)")
+        self._heads, self._tails = ends(tokens)
+        self._longest = max(map(len, tokens), default=0)
+        self._firsts = _one_of(t[0] for t in tokens)
+        self._lasts = _one_of(t[-1] for t in tokens)
+        # In JSON text: what stands in front of a closing quote, or behind an opening one, and may be part of a token.
+        self._closing = re.compile(f'{self._firsts.pattern}[^"]{{0,{self._longest}}}"')
+        self._opening = re.compile(f'"[^"]{{0,{self._longest}}}?{self._lasts.pattern}')
         self._all = "\n\n".join(tokens)
+        # In JSON text a token that has one of these is written differently.
+        self._escaped = any(c in t for t in tokens for c in '"\\')
 
     def free(self, text: str) -> bool:
         """Whether `text` spells no complete control token."""
         return self._whole.search(text) is None
 
-    def clean(self, text: str) -> bool:
-        """Whether `text` can neither hold a control token nor complete one together with its neighbours."""
+    def free_json(self, source: str) -> bool:
+        """Whether no string in a JSON text can spell a control token or the loose end of one. May say no too often."""
+        if self._escaped or _ESCAPE.search(source) or self._whole.search(source):
+            return False
         return not (
-            text.endswith(self._heads)
-            or text.startswith(self._tails)
-            or (text in self._all and text != "")
-            or self._whole.search(text)
+            any(self._head(m.group()[:-1]) for m in self._closing.finditer(source))
+            or any(self._tail(m.group()[1:]) for m in self._opening.finditer(source))
         )
 
-    def pieces(self, text: str) -> list[tuple[int, int, bool]]:
-        """Spans to swap, ascending: (start, end, whole token)."""
-        if text and text in self._all and self.free(text):
+    def clean(self, text: str, *, words: bool = True) -> bool:
+        """Whether `text` can neither hold a control token nor complete one together with its neighbours.
+        `words`: see `pieces`."""
+        if not text:
+            return True
+        if text in self._all and (words or not _WORD.fullmatch(text)):
+            return False
+        return not (self._head(text) or self._tail(text) or self._whole.search(text))
+
+    def pieces(self, text: str, *, words: bool = True) -> list[tuple[int, int, bool]]:
+        """Spans to swap, ascending: (start, end, whole token). Without `words` a text that is a piece of a token is
+        left alone if it is a mere word: templates compare such (`"type": "object"`)."""
+        if text and text in self._all and self.free(text) and (words or not _WORD.fullmatch(text)):
             return [(0, len(text), False)]
         spans = [(m.start(), m.end(), True) for m in self._whole.finditer(text)]
         low = spans[0][0] if spans else len(text)
-        head = next((t for t in self._tails if len(t) <= low and text.startswith(t)), "")
-        if head:
-            spans.insert(0, (0, len(head), False))
+        if head := self._tail(text[:low]):
+            spans.insert(0, (0, head, False))
         high = spans[-1][1] if spans else 0
-        tail = next((h for h in self._heads if len(text) - len(h) >= high and text.endswith(h)), "")
-        if tail:
-            spans.append((len(text) - len(tail), len(text), False))
+        if tail := self._head(text[high:]):
+            spans.append((len(text) - tail, len(text), False))
         return spans
+
+    def _head(self, text: str) -> int:
+        """Length of the longest end of `text` with which a token may begin."""
+        window = text[-self._longest :] if self._longest else ""
+        for match in self._firsts.finditer(window):
+            if window[match.start() :] in self._heads:
+                return len(window) - match.start()
+        return 0
+
+    def _tail(self, text: str) -> int:
+        """Length of the longest beginning of `text` with which a token may end."""
+        window = text[: self._longest]
+        found = [m.end() for m in self._lasts.finditer(window) if window[: m.end()] in self._tails]
+        return found[-1] if found else 0
+
+
+_ESCAPE = re.compile(r"\\[u/]")
+"""A JSON escape that can hide a control token from a search of the raw text."""
+
+
+_WORD = re.compile(r"\w+")
+
+
+def _one_of(letters: Iterable[str]) -> re.Pattern[str]:
+    known = "".join(map(re.escape, sorted(set(letters))))
+    return re.compile(f"[{known}]" if known else r"(?!)")
 
 
 @dataclass(slots=True)
@@ -76,25 +120,25 @@ class Marks:
         return re.compile(f"{self.nonce}[a-z]{{{_WIDTH}}}")
 
     def deep(self, value: JSON) -> JSON:
-        """A JSON value with complete control tokens taken out of every string in it, keys included.
+        """A JSON value with every string in it made harmless, keys included.
 
-        Loose ends stay: templates compare such strings (`"type": "object"`) and quote them.
+        A mere word that is a piece of a token stays: templates compare such strings (`"type": "object"`).
         """
         if isinstance(value, str):
-            return value if self.screen.free(value) else self.text(value)
+            return self.text(value, words=False)
         if isinstance(value, list):
             return [self.deep(v) for v in value]
         if isinstance(value, dict):
-            return {str(self.deep(k)): self.deep(v) for k, v in value.items()}
+            return {self.text(k, words=False): self.deep(v) for k, v in value.items()}
         return value
 
-    def text(self, text: str) -> str:
-        """One string made harmless, loose ends included."""
-        if self.screen.clean(text):
+    def text(self, text: str, *, words: bool = True) -> str:
+        """One string made harmless, loose ends included. `words`: see `Screen.pieces`."""
+        if self.screen.clean(text, words=words):
             return text
         out: list[str] = []
         at = 0
-        for start, end, whole in self.screen.pieces(text):
+        for start, end, whole in self.screen.pieces(text, words=words):
             out += [text[at:start], self._new(text[start:end], whole)]
             at = end
         return "".join([*out, text[at:]])

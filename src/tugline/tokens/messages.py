@@ -39,6 +39,8 @@ class Shape:
     behind it."""
     short_ids: bool = False
     """It refuses call ids that are not nine letters and digits: they are given as such."""
+    unseen: frozenset[str] = frozenset()
+    """What it leaves out without a word: of `tools` offered, `calls` made, their `results`."""
 
 
 def messages(
@@ -51,10 +53,20 @@ def messages(
     Media are named in the text, for templates here are of models that read text: drift `media_omitted`.
     """
     builder = _Builder(shape, {} if names is None else names)
-    for item in _split(items, builder) if shape.split_calls else items:
-        builder.add(item)
+    builder.feed(items)
     builder.flush()
     return builder.out, builder.drift
+
+
+def messages_around(items: Sequence[Item], shape: Shape, at: int) -> tuple[list[Message], set[str], int]:
+    """The same, with the drift of what stands behind item `at`, an assistant turn, and the place of its message."""
+    builder = _Builder(shape, {})
+    builder.feed(items[: at + 1])
+    place = len(builder.out) - 1
+    builder.drift.clear()
+    builder.feed(items[at + 1 :])
+    builder.flush()
+    return builder.out, builder.drift, place
 
 
 def harness_strings(plan: Sequence[Message]) -> Iterator[str]:
@@ -130,6 +142,10 @@ class _Builder:
         self._shape = shape
         self._names = names
         self._prefill: str | None = None
+
+    def feed(self, items: Sequence[Item]) -> None:
+        for item in _split(items, self) if self._shape.split_calls else items:
+            self.add(item)
 
     def add(self, item: Item) -> None:
         if self._prefill is not None and not isinstance(item, Assistant | Prefill):

@@ -74,7 +74,7 @@ class ChatModel:
         self._files = files
         self._verdicts = verdicts
         self.context = files.context
-        self.codec = Codec(files.tokenizer_json, files.template, family.markers)
+        self.codec = Codec(files.tokenizer_json, files.template, (*family.markers, *files.stop))
         self.vocab: int = self.codec.vocab
         """Largest token id plus one."""
         self.stop_ids: tuple[int, ...] = tuple(_stop_id(self.codec, s) for s in files.stop)

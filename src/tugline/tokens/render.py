@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -11,16 +10,14 @@ import msgspec
 
 from tugline.core.columns import Ids
 from tugline.core.errors import Unsupported, boundary
-from tugline.core.items import Assistant, Head, Item, Prefill, ToolCall
+from tugline.core.items import Assistant, Head, Item, Prefill, ToolCall, ToolResult
 from tugline.tokens import clock
 from tugline.tokens.codec import Codec
 from tugline.tokens.marks import JSON, Marks, Screen, strings, unused
-from tugline.tokens.messages import Message, Shape, harness_strings, in_parts, messages, rewritten
+from tugline.tokens.messages import Message, Shape, harness_strings, in_parts, messages, messages_around, rewritten
 
 _SENTINEL = "zQseNtineLQz"
 _NONCE = "TgNeutraL"
-_ESCAPE = re.compile(r"\\[u/]")
-"""A JSON escape that can hide a control token from a search of the raw text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +70,13 @@ class Renderer:
     def _composed(self, ask: Ask) -> Composed:
         items = list(ask.items)
         prefill = isinstance(items[-1], Prefill) if items else False
-        plan, drift = messages(items, self.shape)
         tools = self._tools(ask.head) if ask.tools else None
+        at = -1
+        if ask.sentinel_at is None:
+            plan, drift = messages(items, self.shape)
+            drift |= self._unseen(items, tools)
+        else:  # what stands in front has been counted when it was said
+            plan, drift, at = messages_around(items, self.shape, ask.sentinel_at)
         kwargs = _kwargs(ask.head)
         marks = self._screen(plan, tools, kwargs, ask.head)
         if marks is not None:
@@ -87,8 +89,8 @@ class Renderer:
             # A prompt that ends inside an assistant message: rendered whole, cut behind its text.
             run = replace(run, generation=False, cut=unused("zQprefilLQz", harness_strings(plan)))
             plan[-1] = {**plan[-1], "content": f"{plan[-1]['content']}{run.cut}"}
-        if ask.sentinel_at is not None:
-            return self._checked(self._marked(plan, run, base, _message_index(items, ask.sentinel_at, self.shape)))
+        if at >= 0:
+            return self._checked(self._marked(plan, run, base, at))
         return self._checked(replace(base, text=self._run(plan, run)))
 
     def _marked(self, plan: list[Message], run: _Run, base: Composed, at: int) -> Composed:
@@ -119,10 +121,7 @@ class Renderer:
         """
         text, marks = composed.text[start:], composed.marks
         if marks is None:
-            column = self.codec.encode(text)
-            if self.codec.controls_in(column) == len(self.codec.pattern.findall(text)):
-                return column, composed.drift
-            marks = Marks(self.screen, unused(_NONCE, (text,)), {}, set())
+            return self.codec.encode_marked(text, str), composed.drift
         drift = composed.drift
         found = marks.placeholder.findall(text) if marks.literals else []
         if any(name in marks.whole for name in found):
@@ -133,16 +132,29 @@ class Renderer:
         self, plan: list[Message], tools: list[JSON] | None, kwargs: dict[str, JSON], head: Head
     ) -> Marks | None:
         """Marks to use, or None when nothing in the request spells a control token (the usual case)."""
-        clean, free = self.screen.clean, self.screen.free
-        dirty = any(not clean(s) for s in harness_strings(plan)) or any(not free(s) for s in strings(kwargs))
+        clean = self.screen.clean
+        dirty = any(not clean(s) for s in harness_strings(plan)) or any(
+            not clean(s, words=False) for s in strings(kwargs)
+        )
         if not dirty and tools is not None:
             # Raw text first: walking a large tool list costs more than all the rest.
-            raw_ok = all(not _ESCAPE.search(t.spec) and free(t.spec) for t in head.tools)
-            dirty = not raw_ok and any(not free(s) for s in strings(cast("JSON", tools)))
+            raw_ok = all(self.screen.free_json(t.spec) for t in head.tools)
+            dirty = not raw_ok and any(not clean(s, words=False) for s in strings(cast("JSON", tools)))
         if not dirty:
             return None
         everything = [*harness_strings(plan), *strings(cast("JSON", tools)), *strings(kwargs)]
         return Marks(self.screen, unused(_NONCE, everything), {}, set())
+
+    def _unseen(self, items: Sequence[Item], tools: list[JSON] | None) -> set[str]:
+        """Drift of what the template leaves out."""
+        if not self.shape.unseen:
+            return set()
+        held = {
+            "tools_unseen": bool(tools),
+            "calls_unseen": any(isinstance(i, Assistant) and i.calls for i in items),
+            "results_unseen": any(isinstance(i, ToolResult) for i in items),
+        }
+        return {drift for drift, there in held.items() if there and drift.partition("_")[0] in self.shape.unseen}
 
     def _tools(self, head: Head) -> list[JSON] | None:
         with boundary(Unsupported, "tools"):
@@ -189,11 +201,6 @@ def _kwargs(head: Head) -> dict[str, JSON]:
         return {}
     with boundary(Unsupported, "chat_template_kwargs"):
         return cast("dict[str, JSON]", msgspec.json.decode(head.template_kwargs, type=dict[str, object]))
-
-
-def _message_index(items: Sequence[Item], at: int, shape: Shape) -> int:
-    """Index of the message that item `at`, an assistant turn, became."""
-    return len(messages(items[: at + 1], shape)[0]) - 1
 
 
 def _plant(message: Message, sentinel: str, shape: Shape) -> None:

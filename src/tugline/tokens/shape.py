@@ -16,13 +16,13 @@ from tugline.tokens.marks import JSON
 from tugline.tokens.messages import Shape
 from tugline.tokens.render import Ask, Renderer
 
-_WORD, _OTHER = "zQprobEQz", "zQotherQz"
+_WORD, _OTHER, _OFFERED = "zQprobEQz", "zQotherQz", "zQtoolQz"
 _SYSTEM, _USER, _MORE, _SAID = System("Be brief."), UserText("What is here?"), UserText("Go on."), Assistant("Nothing.")
 _TOOL = (
-    '{"type":"function","function":{"name":"run","description":"runs","parameters":'
+    '{"type":"function","function":{"name":"zQtoolQz","description":"runs","parameters":'
     '{"type":"object","properties":{"cmd":{"type":"string"}}}}}'
 )
-_HEAD = Head((Tool("run", _TOOL),))
+_HEAD = Head((Tool(_OFFERED, _TOOL),))
 
 
 class _Tries:
@@ -49,7 +49,8 @@ def find_shape(codec: Codec, template: str, specials: dict[str, JSON]) -> Shape:
         shape = parts if _WORD in tries.text(parts, [UserText(_WORD)]) else shape
     shape = _users(tries, shape)
     shape = _calls(tries, shape)
-    return _systems(tries, shape)
+    shape = _systems(tries, shape)
+    return replace(shape, unseen=_unseen(tries, shape))
 
 
 def _users(tries: _Tries, shape: Shape) -> Shape:
@@ -87,6 +88,19 @@ def _calls(tries: _Tries, shape: Shape) -> Shape:
     split = replace(shape, split_calls=True)
     text = tries.text(split, twice)
     return split if _WORD in text and _OTHER in text else shape
+
+
+def _unseen(tries: _Tries, shape: Shape) -> frozenset[str]:
+    """What the template leaves out without refusing it."""
+    talk = tries.text(shape, [_SYSTEM, _USER])
+    call = ToolCall("c1", "run", f'{{"cmd": "{_WORD}"}}')
+    called = tries.text(shape, [_SYSTEM, _USER, Assistant(calls=(call,)), ToolResult("c1", _OTHER)])
+    lost = {
+        "tools": bool(talk) and _OFFERED not in talk,
+        "calls": bool(called) and _WORD not in called,
+        "results": bool(called) and _OTHER not in called,
+    }
+    return frozenset(name for name, is_lost in lost.items() if is_lost)
 
 
 def _systems(tries: _Tries, shape: Shape) -> Shape:
