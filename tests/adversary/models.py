@@ -74,7 +74,7 @@ def known(name: str, folder: Path, *, real: bool) -> Subject:
     model = chat_model(folder)
     model.probe()
     family = families()[read_model_dir(folder).parser]
-    can = Can(_tools(model), bool(family.reasoning[0]) and _spells(family, reasoning="a"), _tools(model, 2))
+    can = Can(_tools(model), _spells(family, reasoning="zQthoughtQz"), _tools(model, 2))
     if not _spells(family, calls=1):
         can = Can(False, can.reasoning, False)
     return Subject(name, folder, model, family, can, real)
@@ -86,7 +86,7 @@ def _spells(family: Family, reasoning: str | None = None, calls: int = 0) -> boo
         spelled = family.spell(Assistant(None if calls else "x", reasoning, made))
     except ConfigError:
         return False
-    return not calls or "run" in spelled
+    return (reasoning or "") in spelled and (not calls or "run" in spelled)
 
 
 def _tools(model: ChatModel, many: int = 1) -> bool:
