@@ -42,15 +42,15 @@ def spell(parser: str, step: Step, prompt: str = "") -> str:
     family, turn = family_of(parser), turn_of(step)
     opening, closing = family.reasoning
     at = prompt.rfind(opening) if opening else -1
-    inside = at >= 0 and at > prompt.rfind(closing) and not prompt[at + len(opening) :].strip()
-    if not inside:
+    if at < 0 or at < prompt.rfind(closing):
         return family.spell(turn)
-    given = prompt[at:]
-    thought = family.spell(Assistant(turn.text, turn.reasoning or _THOUGHT, turn.calls))
-    begun = thought.find(opening)
-    if begun < 0:
+    given, thought = prompt[at:], turn.reasoning or _THOUGHT
+    spelled = family.spell(Assistant(turn.text, thought, turn.calls))
+    begun = spelled.find(opening)
+    lead = spelled[begun : spelled.find(thought)]
+    if begun < 0 or not (lead.startswith(given) or not given.removeprefix(opening).strip()):
         return family.spell(turn)
-    rest = thought[begun:]
+    rest = spelled[begun:]
     shared = next(n for n in range(len(given), -1, -1) if rest.startswith(given[:n]))
     return rest[shared:].replace(_THOUGHT, "", 1)
 
@@ -97,7 +97,7 @@ class Respeller:
     def _split(self, piece: str, rng: random.Random) -> list[int]:
         whole = self._ids[piece]
         made = self._halves(piece, rng)
-        if len(made) > 1 and self._reads(made) == self._reads([whole]):
+        if made != [whole] and self._reads(made) == self._reads([whole]):
             return made
         return [whole]
 

@@ -37,6 +37,8 @@ class Shape:
     split_calls: bool = False
     """It refuses, or does not show, more than one call of a turn: each stands in a message of its own, with its result
     behind it."""
+    full_tools: bool = False
+    """It refuses tools without a description or parameters: what is missing is given as empty."""
     short_ids: bool = False
     """It refuses call ids that are not nine letters and digits: they are given as such."""
     unseen: frozenset[str] = frozenset()

@@ -158,7 +158,8 @@ class Renderer:
 
     def _tools(self, head: Head) -> list[JSON] | None:
         with boundary(Unsupported, "tools"):
-            return [msgspec.json.decode(t.spec) for t in head.tools] or None
+            specs: list[JSON] = [msgspec.json.decode(t.spec) for t in head.tools]
+        return (list(map(_filled, specs)) if self.shape.full_tools else specs) or None
 
     def _checked(self, composed: Composed) -> Composed:
         if composed.marks is not None and composed.marks.altered(composed.text):
@@ -194,6 +195,15 @@ class _Run:
     clock: int
     generation: bool
     cut: str = ""
+
+
+def _filled(spec: JSON) -> JSON:
+    """A tool with an empty description and parameters where it has none."""
+    function = spec.get("function") if isinstance(spec, dict) else None
+    if not isinstance(spec, dict) or not isinstance(function, dict):
+        return spec
+    nothing: dict[str, JSON] = {"description": "", "parameters": {"type": "object", "properties": {}}}
+    return {**spec, "function": {**function, **{k: v for k, v in nothing.items() if function.get(k) is None}}}
 
 
 def _kwargs(head: Head) -> dict[str, JSON]:

@@ -23,16 +23,18 @@ _TOOL = (
     '{"type":"object","properties":{"cmd":{"type":"string"}}}}}'
 )
 _HEAD = Head((Tool(_OFFERED, _TOOL),))
+_BARE = Head((Tool(_OFFERED, '{"type":"function","function":{"name":"zQtoolQz"}}'),))
+"""All that the APIs ask for."""
 
 
 class _Tries:
     def __init__(self, codec: Codec, template: str, specials: dict[str, JSON]) -> None:
         self._made = codec, template, specials
 
-    def text(self, shape: Shape, items: Sequence[Item]) -> str:
+    def text(self, shape: Shape, items: Sequence[Item], head: Head = _HEAD) -> str:
         """Template output, or "" when the template refuses."""
         try:
-            return Renderer(*self._made, shape).compose(Ask(_HEAD, tuple(items))).text
+            return Renderer(*self._made, shape).compose(Ask(head, tuple(items))).text
         except Unsupported:
             return ""
 
@@ -50,6 +52,9 @@ def find_shape(codec: Codec, template: str, specials: dict[str, JSON]) -> Shape:
     shape = _users(tries, shape)
     shape = _calls(tries, shape)
     shape = _systems(tries, shape)
+    if not tries.text(shape, [_USER], _BARE):
+        full = replace(shape, full_tools=True)
+        shape = full if tries.text(full, [_USER], _BARE) else shape
     return replace(shape, unseen=_unseen(tries, shape))
 
 

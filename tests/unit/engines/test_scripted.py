@@ -11,6 +11,7 @@ from tugline.core.errors import ConfigError, EngineError
 from tugline.core.turn import Sampling
 from tugline.engines import make_engine
 from tugline.engines.journal import read_journal
+from tugline.engines.modeldir import Asked
 from tugline.engines.scripted import ScriptedEngine
 from tugline.testing.models import make_tokenizer_dir
 
@@ -150,6 +151,8 @@ async def test_explicit_ids_and_limits(model, tmp_path):
         (['{"ids": [1]}'], r'line 1 \[ids\]: finish "stop" needs'),
         (['{"ids": [1], "text": "x"}'], r"line 1 \[ids\]: give either"),
         (['{"delay_s": -1}'], r"line 1 \[delay_s\]"),
+        (['{"text": "x", "cut": 3}'], r'line 1 \[cut\]: needs finish "length"'),
+        (['{"text": "x", "finish": "length", "cut": -1}'], r"line 1 \[cut\]"),
         (['{"fail_after_tokens": -1}'], r"line 1 \[fail_after_tokens\]"),
         ([], r"script\.jsonl: the script has no generation"),
     ],
@@ -185,3 +188,31 @@ async def test_the_prompt_is_journalled_as_sent(model, tmp_path):
     for sample, prompt in ((first, PROMPT), (second, longer)):
         entry = entries[sample.engine_ref]
         assert (entry.prompt_ids, entry.ids, entry.logprobs) == (prompt, sample.ids, sample.logprobs)
+
+
+async def test_a_turn_may_be_cut_anywhere(model, tokenizer, tmp_path):
+    cuts = [{**CALLS, "finish": "length", "cut": c} for c in (1, 5, 0.5, 0, 10_000)]
+    async with running(cuts, model, tmp_path) as engine:
+        samples = [await engine.generate(ask()) for _ in cuts]
+    whole = tokenizer.encode(SPELLED, add_special_tokens=False).ids
+    assert [ids_list(s.ids) for s in samples] == [whole[:1], whole[:5], whole[: len(whole) // 2], [], whole]
+    assert {s.finish for s in samples} == {"length"}
+
+
+def test_a_line_that_the_format_cannot_hold_is_refused_at_the_start(tmp_path):
+    plain = make_tokenizer_dir(tmp_path / "plain")
+    (plain / "tugline.json").write_text('{"parser": "plain", "stop": ["<|im_end|>"], "context": 99}')
+    with pytest.raises(ConfigError, match="script generation 2: plain replies have no calls"):
+        ScriptedEngine([{"text": "x"}, CALLS], plain, tmp_path)
+
+
+async def test_settings_choose_for_the_engine_too(model, tokenizer, tmp_path):
+    asked = Asked(stop=("<|endoftext|>",), context=77)
+    path = tmp_path / "script.jsonl"
+    path.write_text('{"text": "x"}')
+    engine = make_engine(f"scripted:{path}", model=model, journal_dir=tmp_path, asked=asked)
+    assert (engine.info.context, engine.info.stop_ids) == (77, (tokenizer.token_to_id("<|endoftext|>"),))
+    await engine.start()
+    sample = await engine.generate(ask())
+    await engine.close()
+    assert ids_list(sample.ids)[-1] == tokenizer.token_to_id("<|endoftext|>")

@@ -14,6 +14,7 @@ from tugline.engines.modelparts.files import LARGE, parsed, read
 
 OTHERS = ("tekken.json", "tokenizer.model", "tiktoken.model", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 """Files that transformers makes a tokenizer of when there is no tokenizer.json."""
+_WORDS = 'def f(x): return {"a": 1}  # \u00e9\u6f22'
 _HOW = (
     'make one where the packages that it needs are installed: python -c "from transformers import AutoTokenizer; '
     "AutoTokenizer.from_pretrained('{path}').save_pretrained('{path}')\""
@@ -110,6 +111,9 @@ def _converted(path: Path, source: str) -> bytes:
             backend = getattr(made, "backend_tokenizer", None)
             if backend is None:
                 raise ConfigError(f"transformers loads it as {type(made).__name__}, which has no tokenizer.json")
+            text = str(made.decode(made.encode(_WORDS, add_special_tokens=False)))
+            if text.strip() != _WORDS:  # unreadable files can give a tokenizer without a vocabulary, and no error
+                raise ConfigError(f"what transformers makes of it reads {_WORDS!r} as {text!r}")
             return str(backend.to_str()).encode()
     except ConfigError as err:
         hint = _HOW.format(path=path)
