@@ -43,7 +43,7 @@ def run_probes(bench: Bench) -> tuple[Verdict, Rules]:
     )
     tools, moves = shape.order(trial, tools, close)
     rules = replace(rules, moves=moves)
-    shape.begins(trial)
+    shown = shape.begins(trial)
     roles.grouping(trial, good)
     roles.naming(trial, good)
     spelling = texts.spelling(trial)
@@ -66,6 +66,7 @@ def run_probes(bench: Bench) -> tuple[Verdict, Rules]:
             spelling=spelling,
             independent=tuple(sorted(rules.fixed_context)),
             append_only=append_only,
+            shows_prompt=shown,
             switches=found,
             control=tuple(names[i] for i in sorted(names)),
             stops=tuple(names.get(i, str(i)) for i in sorted(bench.stop)),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from tugline.core.columns import NO_IDS, Ids
 from tugline.core.errors import TuglineError
-from tugline.core.items import Assistant, Item, ToolCall, ToolResult, UserText
-from tugline.tokens.probes.trial import SYSTEM, USER, WORD, Trial, behind, called
+from tugline.core.items import Assistant, Head, Item, ToolCall, ToolResult, UserText
+from tugline.tokens.probes.trial import HEAD, SYSTEM, USER, WORD, Trial, behind, called
 from tugline.tokens.probes.verdict import Tools
 
 _GO_ON = UserText("Go on.")
@@ -115,17 +115,24 @@ def order(trial: Trial, tools: Tools, close_text: str) -> tuple[Tools, bool]:
     return (Tools(tools.representable, tools.parallel, f"{tools.why}; {beside}") if beside else tools), False
 
 
-def begins(trial: Trial) -> None:
-    """P5: with reasoning, and (a note) without."""
-    prompt = trial.text([*trial.start])
-    for name, turn in (("P5", Assistant("zAtextA", "hm")), ("P5_plain", Assistant("zAtextA"))):
-        inside = trial.text([*trial.start, turn], generation=False)
-        same = bool(prompt) and inside.startswith(prompt)
-        how = "" if name == "P5" else " without reasoning"
-        what = "" if same else f"an assistant turn{how} does not begin with the generation prompt"
-        at = prompt.rfind(USER.text) + len(USER.text)
-        example = f"{prompt[at:]!r} against {inside[at : at + 100]!r}"
-        trial.say(name, what, example, status="fail" if name == "P5" else "note")
+def begins(trial: Trial) -> bool:
+    """P5: with reasoning, and (a note) without. Returns whether both hold."""
+    with_reasoning, example = shows_prompt(trial, "{}", "hm")
+    what = "" if with_reasoning else "an assistant turn does not begin with the generation prompt"
+    trial.say("P5", what, example)
+    without, example = shows_prompt(trial, "{}", None)
+    what = "" if without else "an assistant turn without reasoning does not begin with the generation prompt"
+    trial.say("P5_plain", what, example, status="note")
+    return with_reasoning and without
+
+
+def shows_prompt(trial: Trial, kwargs: str, reasoning: str | None) -> tuple[bool, str]:
+    """(whether an assistant turn of the history begins as the generation prompt ends, both for the eye)."""
+    head = Head(HEAD.tools, kwargs)
+    prompt = trial.text(trial.start, head=head)
+    inside = trial.text([*trial.start, Assistant("zAtextA", reasoning)], generation=False, head=head)
+    at = prompt.rfind(USER.text) + len(USER.text)
+    return bool(prompt) and inside.startswith(prompt), f"{prompt[at:]!r} against {inside[at : at + 100]!r}"
 
 
 def separator(trial: Trial) -> Ids:
