@@ -268,13 +268,15 @@ class _Conversation:
         named = [reason for reason in _ANNOUNCED if reason in found.drift]
         if named:
             return named[0]
+        if sample.ids or sample.text:  # the past is as it was
+            return "special_in_text" if "special_in_text" in found.drift and sample.text else ""
         verdict, switch = self._verdict, self._switch
         keeps = switch.append_only if switch else verdict.append_only
         if not keeps and any(isinstance(item, UserText | System) for item in step.tail):
             return "reasoning_stripped"
         if not (switch.shows_prompt if switch else verdict.shows_prompt):
             return "prompt_not_shown"
-        return "special_in_text" if "special_in_text" in found.drift and sample.text else ""
+        return ""
 
     def _compare_cut(self, history: Sequence[Item], step: Step, made: tuple[Ids, Ids, _Sample], place: str) -> None:
         """A turn that the model did not end: closed by tokens that nobody sampled, then the template's own tail."""
@@ -294,7 +296,7 @@ class _Conversation:
 
     def _bridge(self, history: Sequence[Item], tail: Sequence[Item], state: tuple[Ids, Ids, Finish]) -> Bridge | str:
         """A bridge, or why there is none."""
-        prompt, sampled, finish = state
+        _, sampled, finish = state
         try:
             return self._chat.bridge(self._head, history, tail, last_id=last(sampled), finish=finish, sampled=sampled)
         except BridgeRefused as err:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -134,5 +135,5 @@ def hostile(control: Sequence[str]) -> tuple[str, ...]:
     """Control tokens, pieces of them, and what looks like a turn."""
     some = list(control)
     pieces = [piece for token in some for piece in (token[: len(token) // 2], token[len(token) // 2 :]) if piece]
-    joined = [f"{a}\n{b}" for a, b in zip(some, some[1:], strict=False)]
+    joined = [f"{a}\n{b}" for a, b in pairwise(some)]
     return (*some, *pieces, *joined)
