@@ -296,9 +296,11 @@ class _Conversation:
 
     def _bridge(self, history: Sequence[Item], tail: Sequence[Item], state: tuple[Ids, Ids, Finish]) -> Bridge | str:
         """A bridge, or why there is none."""
-        _, sampled, finish = state
+        prompt, sampled, finish = state
         try:
-            return self._chat.bridge(self._head, history, tail, last_id=last(sampled), finish=finish, sampled=sampled)
+            return self._chat.bridge(
+                self._head, history, tail, last_id=last(sampled), finish=finish, sampled=sampled, prompt=prompt
+            )
         except BridgeRefused as err:
             return err.reason
 

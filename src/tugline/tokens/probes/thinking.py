@@ -73,8 +73,7 @@ def _switch(trial: Trial, kwargs: dict[str, JSON], base: tuple[str, str]) -> Swi
     changed = tuple(what for what, a, b in zip(("history", "generation prompt"), seen, base, strict=True) if a != b)
     if not changed or not seen[0]:
         return None
-    begins = all(shows_prompt(trial, spelled, reasoning)[0] for reasoning in ("hm", None))
-    return Switch(spelled, _keeps(trial, spelled)[0], begins, changed)
+    return Switch(spelled, _keeps(trial, spelled)[0], shows_prompt(trial, spelled), changed)
 
 
 def _pairs(trial: Trial, found: Sequence[Switch], base: tuple[str, str]) -> list[Switch]:
