@@ -20,7 +20,7 @@ from tugline.tokens.families import families
 from tugline.tokens.live import LiveParser, Opening
 from tugline.tokens.marks import JSON
 from tugline.tokens.parse import Parsed, Sampled, prompt_tail
-from tugline.tokens.probes import Bench, ProbeReport, run_probes
+from tugline.tokens.probes import Bench, ProbeReport, run_probes, with_hand
 from tugline.tokens.probes.kept import Judged, VerdictCache, key_of, pack, unpack
 from tugline.tokens.render import Ask, Renderer
 from tugline.tokens.shape import find_shape
@@ -159,8 +159,10 @@ class ChatModel:
     def hand(self) -> Trial | None:
         """The family's bridge in `renderers` beside this template. None: the family names none. Takes half a second,
         once, and is only asked for where a tail splice is refused."""
+        if self._judged.hand is not None:
+            return self._judged.hand
         name = self._family.renderer
-        return renderers_trial(self._renderer, self._probed[1], name) if name is not None else None
+        return renderers_trial(self._renderer, self._judged.rules, name) if name is not None else None
 
     @property
     def clocked(self) -> bool:
@@ -188,25 +190,33 @@ class ChatModel:
         """What the probes of an earlier start found."""
         return None if self._verdicts is None else unpack(self._key, self._verdicts.get(self._key))
 
-    @cached_property
+    @property
     def _probed(self) -> tuple[ProbeReport, Rules]:
-        if self._kept is not None:
-            return self._kept.verdict, self._kept.rules
-        verdict, rules = self._try_out()
-        if self._verdicts is not None:
-            self._verdicts.put(self._key, pack(self._key, Judged(verdict, rules, self._renderer.shape)))
-        return verdict, rules
+        return self._judged.verdict, self._judged.rules
 
-    def _try_out(self) -> tuple[ProbeReport, Rules]:
-        token = self.codec.token
-        reasoning = self._family.reasoning
+    @cached_property
+    def _judged(self) -> Judged:
+        if self._kept is not None:
+            return self._kept
+        judged = self._try_out()
+        if self._verdicts is not None:
+            self._verdicts.put(self._key, pack(self._key, judged))
+        return judged
+
+    def _try_out(self) -> Judged:
+        token, family = self.codec.token, self._family
         bench = Bench(
             renderer=self._renderer,
             stop=frozenset(self.stop_ids),
-            reasoning=(token(reasoning[0]), token(reasoning[1])),
-            calls=tuple((token(begin), token(end)) for begin, end in self._family.calls),
+            reasoning=self.reasoning,
+            calls=tuple((token(begin), token(end)) for begin, end in family.calls),
         )
-        return run_probes(bench)
+        verdict, rules = run_probes(bench)
+        hand = None
+        if not verdict.splice and family.renderer is not None:
+            hand = renderers_trial(self._renderer, rules, family.renderer)
+            verdict = with_hand(verdict, hand)
+        return Judged(verdict, rules, self._renderer.shape, hand)
 
 
 def _stop_id(codec: Codec, content: str) -> int:

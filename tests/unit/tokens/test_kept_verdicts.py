@@ -45,7 +45,7 @@ def test_a_verdict_comes_back_whole() -> None:
     second = Untried(FILES, memory)
     assert second.probe() == told
     assert told.switches and told.follows and told.promises, "there is something to bring back"
-    assert (second._probed[1], second._renderer.shape) == (first._probed[1], first._renderer.shape)
+    assert second._judged == first._judged and second._renderer.shape == first._renderer.shape
     assert memory.puts == 1
 
 

@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import Literal, cast
 
 from tugline.core.columns import Ids
-from tugline.tokens.probes import fuzz, history, roles, shape, texts, thinking
-from tugline.tokens.probes.promises import choose_bridge, promises
+from tugline.tokens.probes import fuzz, history, roles, shape, spelled, texts, thinking
+from tugline.tokens.probes.promises import choose_bridge, promises, with_hand
 from tugline.tokens.probes.static import read_source
 from tugline.tokens.probes.trial import HEAD, Bench, Trial
 from tugline.tokens.probes.verdict import SCHEMA, Verdict
 from tugline.tokens.splice import Rules, inner_tokens
 
-__all__ = ["SCHEMA", "Bench", "ProbeReport", "Verdict", "run_probes"]
+__all__ = ["SCHEMA", "Bench", "ProbeReport", "Verdict", "run_probes", "with_hand"]
 
 ProbeReport = Verdict
 
@@ -43,15 +43,17 @@ def run_probes(bench: Bench) -> tuple[Verdict, Rules]:
     )
     tools, moves = shape.order(trial, tools, close)
     rules = replace(rules, moves=moves)
-    shape.begins(trial)
+    shown = shape.begins(trial)
     roles.grouping(trial, good)
     roles.naming(trial, good)
     spelling = texts.spelling(trial)
     texts.blanks(trial)
     texts.parts(trial)
     clock = thinking.clock(trial, source)
+    spelled.beside(trial, close)
+    spelled.forged(trial)
     compared = fuzz.fuzz(trial, rules)
-    chosen, why = choose_bridge(bench, trial.results)
+    chosen, why = choose_bridge(trial.results)
     codec = bench.renderer.codec
     names = {i: content for content, i in codec.control.items()}
     return (
@@ -66,6 +68,7 @@ def run_probes(bench: Bench) -> tuple[Verdict, Rules]:
             spelling=spelling,
             independent=tuple(sorted(rules.fixed_context)),
             append_only=append_only,
+            shows_prompt=shown,
             switches=found,
             control=tuple(names[i] for i in sorted(names)),
             stops=tuple(names.get(i, str(i)) for i in sorted(bench.stop)),

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from tugline.tokens.fallback import Trial
 from tugline.tokens.messages import Shape
 from tugline.tokens.probes.verdict import SCHEMA, Verdict
 from tugline.tokens.splice import Rules
@@ -37,6 +38,8 @@ class Judged:
     verdict: Verdict
     rules: Rules
     shape: Shape
+    hand: Trial | None = None
+    """The family's bridge in `renderers`, where no tail can be spliced."""
 
 
 class _Kept(msgspec.Struct):

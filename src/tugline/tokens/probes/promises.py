@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tugline.tokens.probes.trial import Bench
-from tugline.tokens.probes.verdict import FATAL, Clock, Promise, Result, Switch, Tools
+from tugline.tokens.fallback import Trial
+from tugline.tokens.probes.verdict import FATAL, Clock, Promise, Result, Switch, Tools, Verdict
 
 
-def choose_bridge(bench: Bench, results: Sequence[Result]) -> tuple[str, str]:
-    """(splice | renderers | none, why)."""
+def choose_bridge(results: Sequence[Result]) -> tuple[str, str]:
+    """(splice | none, why)."""
     fatal = [r for r in results if r.name in FATAL and r.status == "fail"]
     if not fatal:
         return "splice", "the template says itself what stands behind a turn; all probes that this needs have passed"
     because = "; ".join(f"{r.name}: {r.what}" for r in fatal)
-    if bench.fallback:
-        return "renderers", f"no tail splice ({because}); the renderer {bench.fallback!r} of the family serves"
     return "none", f"no tail splice ({because}); every prompt is rendered anew (level L2)"
+
+
+def with_hand(verdict: Verdict, hand: Trial) -> Verdict:
+    """The verdict where no tail can be spliced, with what the family's bridge in `renderers` can do."""
+    because = verdict.why.partition("; every prompt")[0]
+    if not hand.usable:
+        return replace(verdict, why=f"{verdict.why}; the renderer {hand.name!r} does not serve: {hand.why}")
+    found = f"{hand.equal} of {hand.compared} turns as the template writes them"
+    why = f"{because}; the renderer {hand.name!r} of the family serves behind {', '.join(sorted(hand.kinds))}: {found}"
+    differs = Promise("F", "counted" if hand.differs else "always", f"bridged by {hand.name!r}: {found}")
+    promises = (verdict.promises[0], _continuous("renderers", sorted(hand.kinds)), differs, verdict.promises[3])
+    return replace(verdict, bridge="renderers", why=why, appendable=tuple(sorted(hand.kinds)), promises=promises)
 
 
 def promises(

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from tugline.core.columns import NO_IDS, Ids
 from tugline.core.errors import TuglineError
-from tugline.core.items import Assistant, Item, ToolCall, ToolResult, UserText
-from tugline.tokens.probes.trial import SYSTEM, USER, WORD, Trial, behind, called
+from tugline.core.items import Assistant, Head, Item, ToolCall, ToolResult, UserText
+from tugline.tokens.probes.trial import HEAD, SYSTEM, WORD, Trial, behind, called
 from tugline.tokens.probes.verdict import Tools
 
 _GO_ON = UserText("Go on.")
@@ -115,17 +115,53 @@ def order(trial: Trial, tools: Tools, close_text: str) -> tuple[Tools, bool]:
     return (Tools(tools.representable, tools.parallel, f"{tools.why}; {beside}") if beside else tools), False
 
 
-def begins(trial: Trial) -> None:
-    """P5: with reasoning, and (a note) without."""
-    prompt = trial.text([*trial.start])
-    for name, turn in (("P5", Assistant("zAtextA", "hm")), ("P5_plain", Assistant("zAtextA"))):
-        inside = trial.text([*trial.start, turn], generation=False)
-        same = bool(prompt) and inside.startswith(prompt)
-        how = "" if name == "P5" else " without reasoning"
-        what = "" if same else f"an assistant turn{how} does not begin with the generation prompt"
-        at = prompt.rfind(USER.text) + len(USER.text)
-        example = f"{prompt[at:]!r} against {inside[at : at + 100]!r}"
-        trial.say(name, what, example, status="fail" if name == "P5" else "note")
+def begins(trial: Trial) -> bool:
+    """P5: with reasoning, and (notes) without, in turns that call, behind results. Returns whether all hold."""
+    shown = True
+    for name, case, what in _BEGINNINGS:
+        holds, example = _begins(trial, HEAD, case)
+        trial.say(name, "" if holds else what, example, status="fail" if name == "P5" else "note")
+        shown = shown and holds
+    return shown
+
+
+def shows_prompt(trial: Trial, kwargs: str) -> bool:
+    """Whether P5 holds in every form under these template arguments."""
+    return all(_begins(trial, Head(HEAD.tools, kwargs), case)[0] for _, case, _ in _BEGINNINGS)
+
+
+_BEGINNINGS = (
+    ("P5", ("hm", False, False), "an assistant turn does not begin with the generation prompt"),
+    (
+        "P5_plain",
+        (None, False, False),
+        "an assistant turn without reasoning does not begin with the generation prompt",
+    ),
+    ("P5_call", ("hm", True, False), "a turn that calls a tool does not begin with the generation prompt"),
+    ("P5_plain_call", (None, True, False), "a call without reasoning does not begin with the generation prompt"),
+    ("P5_results", ("hm", False, True), "results are written otherwise once the model has answered"),
+    ("P5_plain_results", (None, True, True), "results are written otherwise once the model has called again"),
+)
+"""(name, (reasoning, calls a tool, stands behind results), what breaks)."""
+
+
+def _begins(trial: Trial, head: Head, case: tuple[str | None, bool, bool]) -> tuple[bool, str]:
+    """(whether the history begins as its prompt was, both for the eye). What a template does not show holds."""
+    reasoning, calls, behind_results = case
+    asked: list[Item] = [called("ls"), ToolResult("c0", "zQresultQz")] if behind_results else []
+    start: list[Item] = [*trial.start, *asked]
+    prompt = trial.text(start, head=head)
+    if behind_results and "zQresultQz" not in prompt:
+        return True, ""
+    turn = Assistant("zAtextA", reasoning)
+    if calls:
+        turn = Assistant("zAtextA", reasoning, (ToolCall("c9", "run", '{"cmd": "ls"}'),))
+    followed: list[Item] = [turn, ToolResult("c9", "ok")] if calls else [turn]
+    inside = trial.text([*start, *followed], head=head, generation=calls)
+    if calls and not inside:
+        return True, ""
+    low = max(0, len(prompt) - 60)
+    return bool(prompt) and inside.startswith(prompt), f"{prompt[low:]!r} against {inside[low : low + 120]!r}"
 
 
 def separator(trial: Trial) -> Ids:

@@ -14,6 +14,7 @@ import msgspec
 
 from tugline.core.items import Assistant, Head, Item, ToolCall, ToolResult, UserText
 from tugline.tokens.marks import JSON
+from tugline.tokens.probes.shape import shows_prompt
 from tugline.tokens.probes.static import Source
 from tugline.tokens.probes.trial import TOOLS, Trial, differ
 from tugline.tokens.probes.verdict import Clock, Switch
@@ -70,7 +71,9 @@ def _switch(trial: Trial, kwargs: dict[str, JSON], base: tuple[str, str]) -> Swi
     spelled = msgspec.json.encode(kwargs, order="sorted").decode()
     seen = _shows(trial, spelled)
     changed = tuple(what for what, a, b in zip(("history", "generation prompt"), seen, base, strict=True) if a != b)
-    return Switch(spelled, _keeps(trial, spelled)[0], changed) if changed and seen[0] else None
+    if not changed or not seen[0]:
+        return None
+    return Switch(spelled, _keeps(trial, spelled)[0], shows_prompt(trial, spelled), changed)
 
 
 def _pairs(trial: Trial, found: Sequence[Switch], base: tuple[str, str]) -> list[Switch]:

@@ -48,8 +48,6 @@ class Bench:
     stop: frozenset[int]
     reasoning: tuple[int | None, int | None] = (None, None)
     calls: tuple[tuple[int | None, int | None], ...] = ()
-    fallback: str | None = None
-    """Name in `renderers` whose bridge serves where a tail splice is ruled out."""
     carries_media: bool = False
     """Image items reach the engine."""
 

@@ -44,6 +44,8 @@ class Switch:
     """Canonical JSON object."""
     append_only: bool
     """Under them a user message leaves earlier turns as they are, so that a bridged prompt is the template's own."""
+    shows_prompt: bool = True
+    """Under them every assistant turn of a history begins as the generation prompt ends."""
     changes: tuple[str, ...] = ()
     """`history` and/or `generation prompt`."""
 
@@ -108,6 +110,8 @@ class Verdict:
     """How much of a call's spelling reaches the model: sentences."""
     independent: tuple[str, ...] = ()
     """Template arguments (JSON) under which the history need not be rendered for a bridge."""
+    shows_prompt: bool = True
+    """Every assistant turn of a history begins as the generation prompt ends, with reasoning and without."""
     append_only: bool = False
     """A user message leaves earlier turns untouched, so that a bridged prompt is also the template's own."""
     switches: tuple[Switch, ...] = ()
