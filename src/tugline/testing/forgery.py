@@ -144,8 +144,8 @@ def _forms(text: str) -> tuple[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Normal forms and SentencePiece's letter for a blank aside."""
-    return unicodedata.normalize("NFKC", text.replace("\u2581", " "))
+    """Normal forms (taken apart: what stands beside a mark does not matter) and SentencePiece's blank aside."""
+    return unicodedata.normalize("NFKD", text.replace("\u2581", " "))
 
 
 def _cut(strings: list[str], rng: random.Random) -> list[str]:
@@ -153,7 +153,9 @@ def _cut(strings: list[str], rng: random.Random) -> list[str]:
     out = list(strings)
     for n in range(0, len(out) - 1, 3):
         at = rng.randrange(len(out[n]) + 1)
-        out[n], out[n + 1] = out[n][:at] or _WORD, out[n][at:] or _WORD
+        # Templates treat a blank text as none at all: that would not be compared with its twin.
+        halves = out[n][:at], out[n][at:]
+        out[n], out[n + 1] = (half if half.strip() else _WORD for half in halves)
     return out
 
 
