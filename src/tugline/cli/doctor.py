@@ -17,6 +17,7 @@ import typer
 
 from tugline import __version__
 from tugline.cli import output
+from tugline.cli.doctor_template import Options, judge_template
 from tugline.cli.wiring import PILOT, chat_model
 from tugline.config.load import load
 from tugline.core.contracts import SandboxProvider
@@ -32,8 +33,13 @@ HELP = """Check this machine part by part. Without arguments: everything.
   tugline doctor sandbox engine
   tugline doctor harness --harness pi
   tugline doctor template --model ./my-model --json
+  tugline doctor template ./my-model
+  tugline doctor template chat_template.jinja --tokenizer ./my-model --fuzz 200
 
-Exit status 0: the asked parts work. 1: one does not; the line says what to do.
+With one more word, `template` judges that template: a model directory, a .jinja file (with --tokenizer; without one
+only its structure), or a shipped model by name (pilot).
+
+Exit status 0: the asked parts work. 1: one does not, or tools cannot be shown; the line says what to do. 2: usage.
 """
 
 PARTS = ("system", "sandbox", "engine", "template", "harness")
@@ -58,9 +64,18 @@ def doctor(
     parts: Annotated[list[str] | None, typer.Argument(help=f"Any of: {', '.join(PARTS)}.")] = None,
     model: Annotated[Path | None, typer.Option(help="Model directory; default: the shipped pilot.")] = None,
     harness: Annotated[str, typer.Option(help="Harness to check.")] = "pi",
+    tokenizer: Annotated[Path | None, typer.Option(help="For a .jinja: model directory or tokenizer.json.")] = None,
+    parser: Annotated[str | None, typer.Option(help="For a template: its reply format.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="For a template: a token that ends a turn.")] = None,
+    fuzz: Annotated[int, typer.Option(min=0, help="For a template: random conversations to compare.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """See HELP."""
+    if parts and len(parts) == 2 and parts[0] == "template" and parts[1] not in PARTS:
+        judge_template(parts[1], Options(tokenizer, parser, tuple(stop or ()), fuzz, as_json))
+    if tokenizer or parser or stop or fuzz:
+        err = ConfigError("--tokenizer, --parser, --stop and --fuzz need `template TARGET`", where="doctor")
+        output.fail(err, as_json=as_json)
     asked = parts or list(PARTS)
     unknown = [p for p in asked if p not in PARTS]
     if unknown:

@@ -131,7 +131,8 @@ class ChatModel:
                 made = hand_bridge(self._renderer, rules, trial.name, asked, Parent(prompt, sampled, finish))
             except BridgeRefused as other:
                 raise BridgeRefused(f"{refused.reason}+{other.reason}") from other
-            more = ("format_differs",) if trial.differs else ()
+            # What the template moves out of the turn stands in the sample: no bridge can write the rest its way.
+            more = ("format_differs",) if trial.differs or refused.reason == "parts_moved" else ()
             return replace(made, drift=tuple(sorted({*made.drift, *more})))
 
     def parse(self, prompt_ids: Ids, sampled: Ids, finish: Finish, tools: Sequence[Tool]) -> Parsed:
@@ -163,6 +164,11 @@ class ChatModel:
             return self._judged.hand
         name = self._family.renderer
         return renderers_trial(self._renderer, self._judged.rules, name) if name is not None else None
+
+    @property
+    def parser(self) -> str:
+        """The family's name."""
+        return self._family.name
 
     @property
     def clocked(self) -> bool:
