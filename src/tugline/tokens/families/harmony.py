@@ -114,9 +114,9 @@ def _messages(sampled: Sampled, reading: Reading, *, ended: bool) -> Iterator[_M
     text = reading.text
     closers = [reading.char(m) for m in (_END, _RETURN, _CALL)]
     ends = re.compile("|".join(map(re.escape, (reading.char(_START), *closers))))
-    begin, header = 0, _prompt_header(sampled)
-    start = 0 if _MESSAGE in header else -1
-    """Where a message begins whose header the prompt has written in full."""
+    begin = 0
+    header, whole, _ = _prompt_header(sampled).partition(_MESSAGE)
+    start = 0 if whole else -1  # where the prompt has written the header in full, the reply begins with the message
     while True:
         if start < 0:
             opening = text.find(reading.char(_MESSAGE), begin)
