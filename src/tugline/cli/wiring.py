@@ -112,6 +112,7 @@ def chat_model(path: Path, asked: Asked | None = None, verdicts: VerdictCache | 
             stop=tuple(files.stop),
             context=files.context,
             specials={**files.specials, **files.template_kwargs},
+            response_template=files.response_template,
         ),
         verdicts,
     )

@@ -19,7 +19,7 @@ from tugline.engines.modelparts import stops, template
 from tugline.engines.modelparts.files import optional
 from tugline.engines.modelparts.vocabulary import Vocabulary, tokenizer_json
 from tugline.engines.modelparts.window import Config, window
-from tugline.tokens.families import detect, families
+from tugline.tokens.families import detect, families, understood
 
 _SPECIALS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -98,7 +98,7 @@ def read_model_dir(path: Path, asked: Asked = NOTHING) -> ModelFiles:
     else:
         chosen = template.choose(path, settings, own.template, f"{path / 'tugline.json'} [template]")
     vocabulary = Vocabulary(path / origin.partition(",")[0], raw)
-    parser, why = _parser(path, own, asked, chosen.source, vocabulary)
+    parser, why = _parser(path, own, asked, chosen.source, (vocabulary, _response_template(settings)))
     ends = _stops(path, own, asked, (config, settings, vocabulary, parser))
     context, measured = _context(path, own, asked, window(config, settings))
     vocab = config.text.vocab_size or config.vocab_size or vocabulary.size()
@@ -138,8 +138,11 @@ def _config(path: Path) -> Config:
     return config
 
 
-def _parser(path: Path, own: _Tugline, asked: Asked, source: str, vocabulary: Vocabulary) -> tuple[str, str]:
-    """(family, how it is known)."""
+def _parser(
+    path: Path, own: _Tugline, asked: Asked, source: str, known: tuple[Vocabulary, bytes | None]
+) -> tuple[str, str]:
+    """(family, how it is known). `known`: the vocabulary, and what the model says itself about reading replies."""
+    vocabulary, response_template = known
     for word, where in ((asked.parser, f"{asked.section}.parser"), (own.parser, f"{path / 'tugline.json'} [parser]")):
         if word is not None:
             if word not in families():
@@ -150,6 +153,8 @@ def _parser(path: Path, own: _Tugline, asked: Asked, source: str, vocabulary: Vo
     try:
         found = detect(source, vocabulary.added)
     except ConfigError as err:
+        if response_template is not None and understood(response_template):
+            return "schema", "tokenizer_config.json [response_template]"
         text = err.message.removeprefix(f"{err.where}: ")
         raise ConfigError(text, where=str(path / "tugline.json")) from err
     return found.name, found.why

@@ -16,7 +16,7 @@ from tugline.core.turn import Finish
 from tugline.tokens import clock
 from tugline.tokens.codec import Codec
 from tugline.tokens.fallback import Parent, Trial, hand_bridge, renderers_trial
-from tugline.tokens.families import families
+from tugline.tokens.families import check_template, families
 from tugline.tokens.live import LiveParser, Opening
 from tugline.tokens.marks import JSON
 from tugline.tokens.parse import Parsed, Sampled, prompt_tail
@@ -44,6 +44,8 @@ class ChatFiles:
     """Window in tokens."""
     specials: Mapping[str, JSON] = field(default_factory=dict)
     """Names that the template may use: bos_token, eos_token, pad_token, ..., and arguments that settings give it."""
+    response_template: bytes | None = None
+    """What the model's own settings say about reading replies (JSON): for the parser `schema`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class ChatModel:
             raise ConfigError(
                 f"unknown parser {files.parser!r}; known: {', '.join(sorted(families()))}", where="parser"
             )
+        if files.parser == "schema":
+            check_template(files.response_template or b"")
         self._family = family
         self._files = files
         self._verdicts = verdicts
@@ -139,7 +143,9 @@ class ChatModel:
         """Reasoning, text and calls of a reply, verbatim. Never raises for anything a model can sample."""
         stop = frozenset(self.stop_ids)
         prompt = prompt_tail(prompt_ids, stop)
-        return self._family.parse(Sampled(self.codec, stop, prompt, sampled, finish, tools))
+        return self._family.parse(
+            Sampled(self.codec, stop, prompt, sampled, finish, tools, self._files.response_template)
+        )
 
     def live(self, prompt_ids: Ids, strings: Sequence[str]) -> LiveParser | None:
         """Shows a reply while it is sampled; None where the family cannot. `strings`: what ends the text shown."""
@@ -234,7 +240,10 @@ def _stop_id(codec: Codec, content: str) -> int:
 
 def _digest(files: ChatFiles) -> bytes:
     digest = hashlib.sha256()
-    for part in (files.tokenizer_json, files.template.encode(), files.parser.encode()):
+    parts = [files.tokenizer_json, files.template.encode(), files.parser.encode()]
+    if files.response_template is not None:
+        parts.append(files.response_template)
+    for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.digest()

@@ -38,6 +38,8 @@ class Sampled:
     ids: Ids
     finish: Finish
     tools: Sequence[Tool]
+    response_template: bytes | None = None
+    """What the model's own settings say about reading replies (JSON): for the family `schema`."""
 
 
 Parser: TypeAlias = Callable[[Sampled], Parsed]

@@ -16,7 +16,7 @@ from tugline.tokens.families import Family, families
 from tugline.tokens.model import ChatFiles, ChatModel
 from unit.tokens.chat_kit import tokenizer_json as base_json
 
-NAMES = tuple(name for name in families() if name != "plain")
+NAMES = tuple(name for name in families() if name not in ("plain", "schema"))
 LETTERS = {"laguna-xs": ("<arg_key>",), "laguna-s": ("<arg_key>",)}
 """Markers that the family's own tokenizers do not have as tokens."""
 NO_REASONING = ("llama3",)

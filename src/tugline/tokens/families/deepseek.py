@@ -134,7 +134,8 @@ def deepseek_v31() -> Family:
     return _old("deepseek-v3.1", _read_bare, "")
 
 
-def _dsml(name: str, section: str, renderer: str | None) -> Family:
+def _dsml(name: str, section: str, renderer: str | None, empty: str) -> Family:
+    """`empty`: what stands in a call without arguments."""
     outer = (f"<{_DSML}{section}>", f"</{_DSML}{section}>")
     shape = Tagged(
         read=_read_dsml,
@@ -148,7 +149,7 @@ def _dsml(name: str, section: str, renderer: str | None) -> Family:
 
     def spell(turn: Assistant) -> str:
         thought = f"<think>{turn.reasoning}</think>" if turn.reasoning else ""
-        calls = "".join(_spell_dsml(c) for c in turn.calls)
+        calls = "".join(_spell_dsml(c, empty) for c in turn.calls)
         return thought + (turn.text or "") + (f"\n\n{outer[0]}\n{calls}{outer[1]}" if calls else "")
 
     return Family(
@@ -165,20 +166,20 @@ def _dsml(name: str, section: str, renderer: str | None) -> Family:
     )
 
 
-def _spell_dsml(call: ToolCall) -> str:
+def _spell_dsml(call: ToolCall, empty: str) -> str:
     members = members_of(call.arguments)
     lines = [call.arguments + "\n"] if members is None else []
     for key, value in members or []:
         kind = "true" if isinstance(value, str) else "false"
         lines.append(f'<{_DSML}parameter name="{key}" string="{kind}">{written(value)}</{_DSML}parameter>\n')
-    return f'<{_DSML}invoke name="{call.name}">\n{"".join(lines) or chr(10)}</{_DSML}invoke>\n'
+    return f'<{_DSML}invoke name="{call.name}">\n{"".join(lines) or empty}</{_DSML}invoke>\n'
 
 
 def deepseek_v32() -> Family:
     """DeepSeek V3.2."""
-    return _dsml("deepseek-v3.2", "function_calls", None)
+    return _dsml("deepseek-v3.2", "function_calls", None, "")
 
 
 def deepseek_v4() -> Family:
     """DeepSeek V4."""
-    return _dsml("deepseek-v4", "tool_calls", "deepseek-v4")
+    return _dsml("deepseek-v4", "tool_calls", "deepseek-v4", "\n")

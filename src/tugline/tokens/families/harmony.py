@@ -17,7 +17,7 @@ from tugline.core.items import Assistant, ToolCall
 from tugline.tokens.families.arguments import is_json, is_name
 from tugline.tokens.families.family import Family, Form
 from tugline.tokens.families.reading import Reading
-from tugline.tokens.families.tagged import failure, unknown_tools
+from tugline.tokens.families.tagged import failed, unknown_tools
 from tugline.tokens.parse import Parsed, Sampled, body_of, finished, invalid_utf8
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -78,7 +78,10 @@ def _junk(sampled: Sampled, reading: Reading, found: _Found, span: tuple[int, in
     if text.strip():
         found.text.append(text)
         called = span[1] == len(reading.text) and _RECIPIENT.search(text)
-        found.drift.add(failure(sampled, cut=True) if called else "markup_unparsed")
+        if called:
+            failed(sampled, found.drift, cut=True)
+        else:
+            found.drift.add("markup_unparsed")
 
 
 def _add(sampled: Sampled, reading: Reading, message: _Message, found: _Found) -> None:
@@ -90,7 +93,7 @@ def _add(sampled: Sampled, reading: Reading, message: _Message, found: _Found) -
             found.calls.append(call)
         else:
             found.text.append(whole)
-            found.drift.add(failure(sampled, cut=not message.closed))
+            failed(sampled, found.drift, cut=not message.closed)
     elif message.channel == "analysis":
         found.reasoning.append(said)
         found.tokens += reading.tokens(message.start, message.stop)
@@ -114,9 +117,9 @@ def _messages(sampled: Sampled, reading: Reading, *, ended: bool) -> Iterator[_M
     text = reading.text
     closers = [reading.char(m) for m in (_END, _RETURN, _CALL)]
     ends = re.compile("|".join(map(re.escape, (reading.char(_START), *closers))))
-    begin, header = 0, _prompt_header(sampled)
-    start = 0 if _MESSAGE in header else -1
-    """Where a message begins whose header the prompt has written in full."""
+    begin = 0
+    header, whole, _ = _prompt_header(sampled).partition(_MESSAGE)
+    start = 0 if whole else -1  # where the prompt has written the header in full, the reply begins with the message
     while True:
         if start < 0:
             opening = text.find(reading.char(_MESSAGE), begin)

@@ -12,7 +12,7 @@ from tugline.core.items import Assistant, ToolCall
 from tugline.tokens.families.arguments import is_json, quoted
 from tugline.tokens.families.family import Family, Form
 from tugline.tokens.families.reading import Reading
-from tugline.tokens.families.tagged import failure, unknown_tools
+from tugline.tokens.families.tagged import failed, unknown_tools
 from tugline.tokens.parse import Parsed, Sampled, body_of, finished, invalid_utf8
 
 _MODEL, _TEXT, _THINKING = "<|message_model|>", "<|content_text|>", "<|content_thinking|>"
@@ -75,7 +75,7 @@ def _segment(
         found.calls += calls
         if not calls:
             found.text.append(whole)
-            found.drift.add(failure(sampled, cut=not closed))
+            failed(sampled, found.drift, cut=not closed)
     elif kind == _TEXT and bare:
         found.text.append(said)
     elif whole.strip():

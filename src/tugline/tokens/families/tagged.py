@@ -245,7 +245,7 @@ def _section(
     if any(p.calls for p in pieces):
         drift |= notes
         return [p for p in pieces if p.calls or p.text.strip()]
-    drift.add(failure(sampled, cut=not closed))
+    failed(sampled, drift, cut=not closed)
     return [Piece(reading.plain(text[start:end]), attempt=True)]
 
 
@@ -259,13 +259,13 @@ def _unit(
     if calls:
         return Piece("", calls)
     cut = not closed if bracketed else end == len(reading.text)
-    drift.add(failure(sampled, cut=cut))
+    failed(sampled, drift, cut=cut)
     return Piece(reading.plain(reading.text[start:end]), attempt=True)
 
 
-def failure(sampled: Sampled, *, cut: bool) -> str:
-    """The reason why an attempt is no call. `cut`: it has no end."""
-    return "tool_call_cut" if cut and sampled.finish != "stop" else "tool_parse_failed"
+def failed(sampled: Sampled, drift: set[str], *, cut: bool) -> None:
+    """Notes why an attempt is no call. `cut`: it has no end."""
+    drift.add("tool_call_cut" if cut and sampled.finish != "stop" else "tool_parse_failed")
 
 
 def joined(pieces: Iterable[Piece], before: str) -> tuple[str, list[ToolCall]]:

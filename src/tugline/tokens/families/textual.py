@@ -13,7 +13,7 @@ from tugline.core.items import Assistant, ToolCall
 from tugline.tokens.families.arguments import is_json, is_name, quoted
 from tugline.tokens.families.family import Family, Form
 from tugline.tokens.families.reading import Reading
-from tugline.tokens.families.tagged import Block, Tagged, failure, live, tagged, unknown_tools
+from tugline.tokens.families.tagged import Block, Tagged, failed, live, tagged, unknown_tools
 from tugline.tokens.parse import Parsed, Sampled, body_of, finished, invalid_utf8
 
 _TAG = "<|python_tag|>"
@@ -41,7 +41,7 @@ def _parse_llama3(sampled: Sampled) -> Parsed:
         calls = _builtin(inside)
     text = reading.plain(before) if calls else reading.plain(reading.text)
     if not calls and (tagged_ or (sampled.tools and _looks_like_a_call(inside))):
-        drift.add(failure(sampled, cut=True))
+        failed(sampled, drift, cut=True)
     unknown_tools(sampled, calls, drift)
     return finished(sampled, Assistant(text or None, None, tuple(calls)), drift, 0)
 

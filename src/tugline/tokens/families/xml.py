@@ -90,10 +90,16 @@ def _spell_qwen35(turn: Assistant) -> str:
     return thought + (turn.text or "") + ("\n\n" if turn.text and calls else "") + calls
 
 
-def _spell_nemotron3(turn: Assistant) -> str:
-    thought = f"<think>\n{turn.reasoning}\n</think>\n" if turn.reasoning else "<think></think>"
-    calls = "".join(_function(c, python=True) + "\n" for c in turn.calls)
-    return thought + (turn.text or "") + ("\n" if turn.text and calls else "") + calls
+def _spell_nemotron3(line: str) -> Callable[[Assistant], str]:
+    """`line`: what stands before and behind the closer of reasoning."""
+
+    def spell(turn: Assistant) -> str:
+        thought = f"<think>\n{turn.reasoning}{line}</think>{line}" if turn.reasoning else "<think></think>"
+        calls = "".join(_function(c, python=True) + "\n" for c in turn.calls)
+        said = thought + (turn.text or "")
+        return said + ("\n" if calls and not said.endswith("\n") else "") + calls
+
+    return spell
 
 
 def _spell_minimax(turn: Assistant) -> str:
@@ -104,16 +110,19 @@ def _spell_minimax(turn: Assistant) -> str:
     return thought + (turn.text or "") + (block if thought or turn.text else block.removeprefix("\n"))
 
 
-def _qwen_like(name: str, spell: Callable[[Assistant], str], behind: str, before: str) -> Family:
+def _qwen_like(
+    name: str, renderer: str | None, spell: Callable[[Assistant], str], breaks: tuple[str, str, str]
+) -> Family:
+    """`breaks`: what the template writes before and behind the closer of reasoning, and before calls."""
     shape = Tagged(
         read=_read_function,
         calls=(("<tool_call>", "</tool_call>"),),
         header="<|im_start|>assistant\n",
         reasoning=("<think>", "</think>"),
         lead="\n",
-        trail="\n",
-        behind=behind,
-        before=before,
+        trail=breaks[0],
+        behind=breaks[1],
+        before=breaks[2],
     )
     return Family(
         name=name,
@@ -124,7 +133,7 @@ def _qwen_like(name: str, spell: Callable[[Assistant], str], behind: str, before
         calls=shape.calls,
         others=("<tool_response>", "</tool_response>"),
         stop=("<|im_end|>",),
-        renderer=name,
+        renderer=renderer,
         live=live(shape),
         form=shape.form,
     )
@@ -132,12 +141,17 @@ def _qwen_like(name: str, spell: Callable[[Assistant], str], behind: str, before
 
 def qwen35() -> Family:
     """Qwen3.5, 3.6, 3.8 and Qwen3-Coder."""
-    return _qwen_like("qwen3.5", _spell_qwen35, "\n\n", "\n\n")
+    return _qwen_like("qwen3.5", "qwen3.5", _spell_qwen35, ("\n", "\n\n", "\n\n"))
 
 
 def nemotron3() -> Family:
-    """Nemotron 3."""
-    return _qwen_like("nemotron-3", _spell_nemotron3, "\n", "\n")
+    """Nemotron 3 Nano and Super."""
+    return _qwen_like("nemotron-3", "nemotron-3", _spell_nemotron3("\n"), ("\n", "\n", "\n"))
+
+
+def nemotron3_ultra() -> Family:
+    """Nemotron 3 Ultra and 3.5: no line breaks around the end of reasoning."""
+    return _qwen_like("nemotron-3-ultra", "nemotron-3", _spell_nemotron3(""), ("", "", "\n"))
 
 
 def minimax_m2() -> Family:
