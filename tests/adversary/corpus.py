@@ -17,7 +17,7 @@ PLAYED = (
     *("trl/llama3", "trl/llama3_1", "trl/llama3_2", "llama.cpp/meta-llama-Llama-3.3-70B-Instruct"),
     *("trl/gemma3", "trl/gemma4_v5", "trl/gptoss", "llama.cpp/openai-gpt-oss-120b"),
     *("trl/cohere", "trl/phi3_5"),
-    *("trl/glm4moe", "llama.cpp/Kimi-K2-Instruct", "llama.cpp/MiniMax-M2", "trl/nemotron_3_nano"),
+    *("trl/glm4moe", "llama.cpp/moonshotai-Kimi-K2", "llama.cpp/MiniMax-M2", "trl/nemotron_3_nano"),
     *("llama.cpp/tencent-Hy3", "llama.cpp/poolside-Laguna-S-2.1", "trl/lfm2_v2"),
     *("llama.cpp/unsloth-mistral-Devstral-Small-2507", "llama.cpp/ibm-granite-granite-4.0"),
 )
