@@ -28,8 +28,9 @@ SMALL = ("trl/qwen3", "trl/gemma3", "llama.cpp/deepseek-ai-DeepSeek-V4")
 
 def wanted(corpus: Path, only: Sequence[str] = ()) -> Iterator[Files]:
     """Cases named in full, or holding one of the words; none: the played ones."""
-    names = set(PLAYED)
-    for case in cases(corpus, only=lambda name: any(w in name for w in only) if only else name in names):
+    names = {name: n for n, name in enumerate(PLAYED)}
+    found = cases(corpus, only=lambda name: any(w in name for w in only) if only else name in names)
+    for case in sorted(found, key=lambda c: names.get(c.name, len(names))):
         yield Files(
             case.name, case.template, case.tokenizer_json, dict(case.specials), case.stop, case.real, case.family
         )
