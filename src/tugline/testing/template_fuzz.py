@@ -25,7 +25,8 @@ TOOLS = tuple(
     Tool(
         name,
         f'{{"type":"function","function":{{"name":"{name}","description":"{name} it","parameters":'
-        '{"type":"object","properties":{"cmd":{"type":"string"},"n":{"type":"integer"}}}}}',
+        '{"type":"object","properties":{"cmd":{"type":"string","description":"what"},'
+        '"n":{"type":"integer","description":"how often"}},"required":["cmd"]}}}',
     )
     for name in ("run", "read")
 )

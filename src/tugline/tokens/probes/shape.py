@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tugline.core.columns import NO_IDS, Ids
 from tugline.core.errors import TuglineError
-from tugline.core.items import Assistant, Head, Item, ToolCall, ToolResult, UserText
+from tugline.core.items import Assistant, Head, Item, Tool, ToolCall, ToolResult, UserText
 from tugline.tokens.probes.trial import HEAD, SYSTEM, WORD, Trial, behind, called
 from tugline.tokens.probes.verdict import Tools
 
@@ -59,7 +59,19 @@ def survival(trial: Trial) -> Tools:
             trial.say(f"P3_{kind}_{n}", "" if whole else _lost(refused), behind(text, _ASKED))
             if not whole:
                 (raised if refused else lost).append(f"{kind}_{n}")
+    _bare_tools(trial)
+    plain, why = trial.tried([*trial.start, Assistant(WORD), _GO_ON])
+    if not plain:
+        return Tools(False, 0, f"refuses every conversation: {why}")
     return _tools(lost, raised)
+
+
+def _bare_tools(trial: Trial) -> None:
+    """Whether tools may be declared as shortly as the wire allows. Harnesses send such."""
+    bare = '{"type":"function","function":{"name":"run","parameters":{"type":"object","properties":{"cmd":{}}}}}'
+    _, refused = trial.tried(trial.start, head=Head((Tool("run", bare),)))
+    what = f"tools without descriptions are refused: {refused}" if refused else ""
+    trial.say("P3_tools", what, bare)
 
 
 def _calls(trial: Trial, n: int, kind: str) -> tuple[str, str, bool]:
