@@ -119,7 +119,7 @@ def run_corpus(
     wanted = {n: c for n, c in _corpus(str(folder)).items() if fnmatch.fnmatch(n, only)}
     keys = {name: key_of(case, conversations) for name, case in wanted.items()}
     had = {row.name: row for row in _load(kept) if row.key == keys.get(row.name)}
-    missing = [name for name in wanted if name not in had]
+    missing = sorted((name for name in wanted if name not in had), key=lambda name: not wanted[name].real)
     for row in _made(folder, missing, (conversations, keys), jobs):
         had[row.name] = row
         if kept is not None:
