@@ -69,20 +69,38 @@ def _users(tries: _Tries, shape: Shape) -> Shape:
     return joined if _WORD in text and _OTHER in text else shape
 
 
+_ODD, _PLAIN = '{"cmd" :  "X"}', '{"cmd": "X"}'
+"""With blanks that only a template keeps that prints the text as it is; and as templates write an object."""
+
+
+def _once(arguments: str) -> str:
+    return arguments.replace("X", _WORD)
+
+
+def _called(arguments: str) -> list[Item]:
+    return [_USER, Assistant(calls=(ToolCall("c1", "run", _once(arguments)),)), ToolResult("c1", "ok")]
+
+
+def _same(tries: _Tries, string: Shape, parsed: Shape) -> bool:
+    """Whether arguments printed as they were sampled are how the template writes them. Some templates have a notation
+    of their own for objects, and print text into it. One that prints an object as Python does has none."""
+    written = tries.text(parsed, _called(_PLAIN))
+    return "'cmd'" in written or written == tries.text(string, _called(_PLAIN))
+
+
 def _calls(tries: _Tries, shape: Shape) -> Shape:
     """The form of arguments and ids, and whether a turn may have several calls."""
-    # Odd blanks: a template that prints the text as it is keeps them.
-    odd = f'{{"cmd" :  "{_WORD}"}}'
-    once: list[Item] = [_USER, Assistant(calls=(ToolCall("c1", "run", odd),)), ToolResult("c1", "ok")]
     for short in (False, True):
         string, parsed = replace(shape, short_ids=short), replace(shape, arguments="dict", short_ids=short)
-        found = tries.text(string, once)
-        if odd in found or _WORD not in tries.text(parsed, once):
-            shape = string if _WORD in found else shape
-        else:
+        verbatim = _once(_ODD) in tries.text(string, _called(_ODD))
+        shown = _WORD in tries.text(parsed, _called(_ODD))
+        if shown and not (verbatim and _same(tries, string, parsed)):
             shape = parsed
-        if _WORD in tries.text(shape, once):
-            break
+        elif _WORD in tries.text(string, _called(_ODD)):
+            shape = string
+        else:
+            continue
+        break
     else:
         return shape
     first, second = (ToolCall(f"c{n}", "run", f'{{"cmd": "{w}"}}') for n, w in enumerate((_OTHER, _WORD)))

@@ -142,6 +142,16 @@ PARTS = """
 {%- if add_generation_prompt %}{{ '<|role|>assistant\\n' }}{% endif %}"""
 """Reads content as a list of parts."""
 
+NOTATION = """
+{%- for m in messages %}{{ '<|role|>' + m.role + '\\n' + m.content }}
+{%- for c in m.tool_calls or [] %}{{ '<tool_call>' + c.function.name + '{' }}
+{%- if c.function.arguments is mapping %}
+{%- for k, v in c.function.arguments.items() %}{{ k ~ ':[' ~ v ~ ']' }}{% endfor %}
+{%- else %}{{ c.function.arguments }}{% endif %}{{ '}</tool_call>' }}{% endfor %}
+{{- '<|close|>' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|role|>assistant\\n' }}{% endif %}"""
+"""Has a notation of its own for objects, and prints text into it as it is."""
+
 DATED = """
 {%- macro today() %}{{ strftime_now('%d %b %Y') }}{% endmacro %}
 {%- if strftime_now is defined %}

@@ -19,6 +19,7 @@ from unit.tokens.template_kit import (
     ENDS,
     NEXT_OPENS,
     NINE,
+    NOTATION,
     ONE_CALL,
     OUTPUTS,
     PARTS,
@@ -319,6 +320,16 @@ def test_broken_arguments_in_the_history_never_break_a_prompt(arguments: str) ->
     assert made.drift == () and chat.decode(made.ids).startswith("<|role|>tool\nok")
     rendered = chat.render(HEAD, [*START, turn, result])
     assert "args_not_object" in rendered.drift and "ok" in chat.decode(rendered.ids)
+
+
+def test_a_notation_of_its_own_is_used() -> None:
+    chat = habit(NOTATION)
+    items = [*START, Assistant(calls=(_call(),)), ToolResult("c1", "ok")]
+    assert "<tool_call>run{cmd:[ls]}</tool_call>" in chat.decode(chat.render(HEAD, items).ids)
+    assert chat._renderer.shape.arguments == "dict" and model(CHATML)._renderer.shape.arguments == "string"
+    python = NOTATION.replace("{%- for k, v in c.function.arguments.items() %}{{ k ~ ':[' ~ v ~ ']' }}{% endfor %}",
+                              "{{ c.function.arguments }}")  # fmt: skip
+    assert habit(python)._renderer.shape.arguments == "string", "what Python prints is no notation"
 
 
 def test_content_in_parts() -> None:

@@ -33,6 +33,8 @@ def alone(trial: Trial) -> tuple[frozenset[str], tuple[Follow, ...]]:
     trial.say("P7_shape", "; ".join(adapted), status="note")
     for kind, items in trials.items():
         text, refused = trial.tried(items)
+        if refused and kind == "system":  # perhaps for the result in front of it
+            text, refused = trial.tried([*talk, System(WORD)])
         outcome = _outcome(text, (_MARK, WORD))
         what = "" if outcome == "kept" else f"cannot be appended: {refused or outcome}"
         trial.say(f"P7_{kind}", what, behind(text, USER.text))
