@@ -37,6 +37,10 @@ class Shape:
     split_calls: bool = False
     """It refuses, or does not show, more than one call of a turn: each stands in a message of its own, with its result
     behind it."""
+    reasoning: str = "reasoning_content"
+    """The key of a message that it reads reasoning from."""
+    lone_reasoning: bool = False
+    """It refuses text and reasoning in one turn that calls tools: the text stands at the end of the reasoning."""
     full_tools: bool = False
     """It refuses tools without a description or parameters: what is missing is given as empty."""
     short_ids: bool = False
@@ -214,10 +218,14 @@ class _Builder:
         return message
 
     def _assistant(self, item: Assistant) -> None:
-        message: Message = {"role": "assistant", "content": (self._prefill or "") + (item.text or "")}
+        text, reasoning = (self._prefill or "") + (item.text or ""), item.reasoning
         self._prefill = None
-        if item.reasoning:
-            message["reasoning_content"] = item.reasoning
+        if text and reasoning and item.calls and self._shape.lone_reasoning:
+            text, reasoning = "", f"{reasoning}\n\n{text}"
+            self.drift.add("text_in_reasoning")
+        message: Message = {"role": "assistant", "content": text}
+        if reasoning:
+            message[self._shape.reasoning] = reasoning
         if item.calls:
             message["tool_calls"] = [self._call(call) for call in item.calls]
         self.out.append(message)

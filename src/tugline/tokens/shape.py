@@ -51,6 +51,7 @@ def find_shape(codec: Codec, template: str, specials: dict[str, JSON]) -> Shape:
         shape = parts if _WORD in tries.text(parts, [UserText(_WORD)]) else shape
     shape = _users(tries, shape)
     shape = _calls(tries, shape)
+    shape = _reasoning(tries, shape)
     shape = _systems(tries, shape)
     if not tries.text(shape, [_USER], _BARE):
         full = replace(shape, full_tools=True)
@@ -111,6 +112,20 @@ def _calls(tries: _Tries, shape: Shape) -> Shape:
     split = replace(shape, split_calls=True)
     text = tries.text(split, twice)
     return split if _WORD in text and _OTHER in text else shape
+
+
+def _reasoning(tries: _Tries, shape: Shape) -> Shape:
+    """Where the template looks for reasoning, and whether it takes text beside it."""
+    call = ToolCall("c1", "run", '{"cmd": "ls"}')
+    alone: list[Item] = [_USER, Assistant(reasoning=_WORD, calls=(call,)), ToolResult("c1", "ok")]
+    keys = (shape.reasoning, "thinking", "reasoning")
+    found = next((k for k in keys if _WORD in tries.text(replace(shape, reasoning=k), alone)), None)
+    if found is None:
+        return shape
+    shape = replace(shape, reasoning=found)
+    beside: list[Item] = [_USER, Assistant(_OTHER, _WORD, (call,)), ToolResult("c1", "ok")]
+    lone = replace(shape, lone_reasoning=True)
+    return lone if not tries.text(shape, beside) and tries.text(lone, beside) else shape
 
 
 def _unseen(tries: _Tries, shape: Shape) -> frozenset[str]:
