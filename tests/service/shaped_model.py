@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Tokenizer
 from tugline.cli.wiring import PILOT
 
 KIMI = """
+{%- if tools %}{{ '<|im_system|>tools<|im_middle|>' + tools | tojson + '<|im_end|>' }}{% endif %}
 {%- for m in messages %}
 {%- if m.role == 'tool' %}
 {{- '<|im_system|>tool<|im_middle|>## Return of ' + m.tool_call_id + '\\n' + m.content + '<|im_end|>' }}
@@ -25,7 +26,6 @@ KIMI = """
 {{- '<|im_end|>' }}
 {%- else %}{{ '<|im_' + m.role + '|>' + m.role + '<|im_middle|>' + m.content + '<|im_end|>' }}{% endif %}
 {%- endfor %}
-{%- if tools %}{{ '<|im_system|>tools<|im_middle|>' + tools | tojson + '<|im_end|>' }}{% endif %}
 {%- if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}"""
 """Shows ids of calls, in nested regions, as one family does. The words are our own."""
 KIMI_TOKENS = (

@@ -19,6 +19,7 @@ from tugline.core.contracts import Policy
 from tugline.core.turn import Sampling
 from tugline.dialects import DIALECTS
 from tugline.gateway.gateway import GatewayOptions, LocalGateway
+from tugline.rollout.audit import audit_run
 
 BASH, LOOK = {"name": "bash", "arguments": '{"command": "ls"}'}, {"name": "look", "arguments": "{}"}
 SCRIPT: list[Any] = [
@@ -63,6 +64,7 @@ async def test_the_model_reads_its_own_ids(tmp_path: Path, order: list[str]) -> 
         # Other APIs spell arguments otherwise; nothing else differs.
         assert {d for t in run.turns() for d in t.drift} <= {"json_respell", "shape"}
         assert_exact(await run.prove(), 4)
+        assert audit_run(run.store, lambda name: chat_model(folder)).ok
 
 
 @pytest.mark.parametrize("name", DIALECT_NAMES)

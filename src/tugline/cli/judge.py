@@ -31,7 +31,7 @@ MAX_TOKENIZER = 1 << 28
 _MEMORY = 8 << 30
 """Bytes of address space that judging may take."""
 _CONTEXT = 32_768
-_DEEPSEEK_END = "<\uff5cend\u2581of\u2581sentence\uff5c>"
+_DEEPSEEK_BEGIN, _DEEPSEEK_END = (f"<\uff5c{word}\u2581of\u2581sentence\uff5c>" for word in ("begin", "end"))
 _USUAL = {
     "bos_token": (
         "<|begin_of_text|>",

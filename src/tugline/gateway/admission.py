@@ -30,7 +30,8 @@ def check_request(policy: Policy, request: Request) -> tuple[str, ...]:
             media = (item,) if isinstance(item, UserMedia) else item.media if isinstance(item, ToolResult) else ()
             if media:
                 what = f"this policy reads text only, it cannot see {media[0].media_type}"
-                raise Unsupported(what, path=f"messages (item {i})")
+                why = "an engine is given token ids, and no image can be made of those"
+                raise Unsupported(f"{what}: {why}", path=f"messages (item {i})")
     drift = []
     for name, path, asked in _constraints(request.options):
         if policy.constraints == "refuse":

@@ -68,7 +68,7 @@ class _Talk:
 def forge(chat: ChatModel, n: int, seed: int = 0, *, most: int = 5) -> Forged:
     """Stops at `most` failures. Raises nothing for what a template or tokenizer does."""
     rng, done = random.Random(seed), Forged()
-    source = hostile_strings(tuple(chat.codec.control), rng, sys.maxsize)
+    source = _strings(chat, rng)
     chat.probe()
     number = 0
     while done.strings < n and len(done.failures) < most and number < n // 2 + 10:
@@ -86,6 +86,17 @@ def forge(chat: ChatModel, n: int, seed: int = 0, *, most: int = 5) -> Forged:
     if done.strings < n and not done.failures:
         done.failures.append(f"only {done.strings} of {n} strings could be shown")
     return done
+
+
+def _strings(chat: ChatModel, rng: random.Random) -> Iterator[str]:
+    """Without end: built of control tokens, and every other one of all other added tokens where there are such."""
+    control = tuple(chat.codec.control)
+    content = tuple(a.content for a in chat.codec.added if a.content not in chat.codec.control)
+    hostile = hostile_strings(control, rng, sys.maxsize)
+    others = hostile_strings(content or control, rng, sys.maxsize)
+    while True:
+        yield next(hostile)
+        yield next(others)
 
 
 def _compare(chat: ChatModel, hostile: _Talk, harmless: _Talk, done: Forged) -> None:

@@ -25,7 +25,8 @@ TOOLS = tuple(
     Tool(
         name,
         f'{{"type":"function","function":{{"name":"{name}","description":"{name} it","parameters":'
-        '{"type":"object","properties":{"cmd":{"type":"string"},"n":{"type":"integer"}}}}}',
+        '{"type":"object","properties":{"cmd":{"type":"string","description":"what"},'
+        '"n":{"type":"integer","description":"how often"}},"required":["cmd"]}}}',
     )
     for name in ("run", "read")
 )
@@ -104,6 +105,7 @@ class _Conversation:
         close = chat.codec.token(verdict.close) if verdict.close else None
         self._closes = [*([close] if close is not None else []), *(s for s in chat.stop_ids if s != close)]
         self._where = f"seed {made[0]}"
+        self._blank = any(r.name == "P1_blank" and r.status == "note" for r in verdict.results)
 
     def play(self) -> None:
         """Up to five turns; fewer where the template refuses what was said."""
@@ -117,7 +119,7 @@ class _Conversation:
                 return
             step, sample = self._sample(step, prompt, canonical)
             history.append(sample.echo or step.turn)
-            whole = self._render([*history, *step.tail])
+            whole = self._render([*history, *step.tail]) if sample.cut else canonical
             if whole is None:
                 self._tally.notes["template_refuses"] += 1
                 return
@@ -268,6 +270,9 @@ class _Conversation:
         named = [reason for reason in _ANNOUNCED if reason in found.drift]
         if named:
             return named[0]
+        turn = step.turn
+        if not turn.calls and not (turn.text or "").strip() and self._blank:
+            return "blank_turn"
         if sample.ids or sample.text:  # the past is as it was
             return "special_in_text" if "special_in_text" in found.drift and sample.text else ""
         verdict, switch = self._verdict, self._switch

@@ -13,8 +13,8 @@ import re
 
 _MARK = "_m-"
 """Stands in front of the sampled id. What comes before it holds no `-`."""
-_LIMIT = 64
-"""Characters of a sampled id beyond which it is taken for noise and not kept."""
+_LIMIT = 96
+"""Letters of a sampled id, as spelled, beyond which it is taken for noise and not kept."""
 _OURS = re.compile(r"call_[A-Za-z0-9]+_[0-9]+_m-([A-Za-z0-9-]*(?:_[0-9a-f]{2}[A-Za-z0-9-]*)*)")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -22,10 +22,8 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 def wire_id(stem: str, place: int, sampled: str) -> str:
     """The id of call number `place` of the reply `stem` (letters and digits). `sampled`: the model's own, or ""."""
     made = f"call_{stem}_{place}"
-    if not sampled or len(sampled) > _LIMIT:
-        return made
     spelled = "".join(chr(b) if _plain(b) else f"_{b:02x}" for b in sampled.encode("utf-8", "surrogatepass"))
-    return f"{made}{_MARK}{spelled}"
+    return f"{made}{_MARK}{spelled}" if 0 < len(spelled) <= _LIMIT else made
 
 
 def sampled_id(wire: str) -> str:

@@ -20,7 +20,7 @@ _WORD, _OTHER, _OFFERED = "zQprobEQz", "zQotherQz", "zQtoolQz"
 _SYSTEM, _USER, _MORE, _SAID = System("Be brief."), UserText("What is here?"), UserText("Go on."), Assistant("Nothing.")
 _TOOL = (
     '{"type":"function","function":{"name":"zQtoolQz","description":"runs","parameters":'
-    '{"type":"object","properties":{"cmd":{"type":"string"}}}}}'
+    '{"type":"object","properties":{"cmd":{"type":"string","description":"a command"}},"required":["cmd"]}}}'
 )
 _HEAD = Head((Tool(_OFFERED, _TOOL),))
 _BARE = Head((Tool(_OFFERED, '{"type":"function","function":{"name":"zQtoolQz"}}'),))

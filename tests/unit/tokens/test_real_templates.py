@@ -1,28 +1,22 @@
-"""What a bridge does with the habits of real templates, where a folder of them is at hand (`TUGLINE_TEST_CORPUS`)."""
+"""What a bridge does with the habits of real templates, where a corpus of them is at hand."""
 
 from __future__ import annotations
 
-import os
 from functools import cache
-from pathlib import Path
 
 import msgspec
 import pytest
 
+from corpus_kit import HOW, corpus_cases
 from tugline.core.columns import Ids, concat, ids, take
 from tugline.core.errors import ConfigError
-from tugline.core.items import Assistant, Head, Item, System, ToolCall, ToolResult, UserText
+from tugline.core.items import Assistant, Head, Item, System, ToolCall, ToolResult, UserMedia, UserText
 from tugline.core.turn import Finish
-from tugline.testing.corpus import cases
 from tugline.tokens.families import detect
 from tugline.tokens.model import Bridge, BridgeRefused, ChatModel
 from unit.tokens.chat_kit import HEAD
 
-FOLDER = os.environ.get("TUGLINE_TEST_CORPUS", "")
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not FOLDER, reason="TUGLINE_TEST_CORPUS names no folder of templates"),
-]
+pytestmark = pytest.mark.corpus
 
 START: list[Item] = [System("Be brief."), UserText("go")]
 RUN, READ = ToolCall("c1", "run", '{"cmd": "ls"}'), ToolCall("c2", "read", "{}")
@@ -32,7 +26,9 @@ GLM, GEMMA, HARMONY, KIMI = "trl/glm4moe", "trl/gemma4_v5", "trl/gptoss", "llama
 @cache
 def chat(name: str) -> ChatModel:
     """A model of the family that its template belongs to."""
-    (case,) = cases(Path(FOLDER), only=lambda found: found == name)
+    case = next((c for c in corpus_cases() if c.name == name), None)
+    if case is None:
+        pytest.skip(HOW)
     added = [t["content"] for t in msgspec.json.decode(case.tokenizer_json)["added_tokens"]]
     try:
         parser = detect(case.template, added).name
@@ -195,3 +191,18 @@ def test_a_late_system_message_keeps_its_place(name: str) -> None:
 def test_ids_are_given_as_the_template_demands(name: str) -> None:
     turn, result = Assistant(None, None, (ToolCall("call_7abc_0", "run", "{}"),)), ToolResult("call_7abc_0", "out")
     assert "call_7abc_0" not in chat(name).decode(chat(name).render(HEAD, [UserText("go"), turn, result]).ids)
+
+
+VISION = ("trl/qwen3_vl", "trl/qwen2_5_vl", "trl/gemma3", "trl/idefics3", "trl/llava_next", "trl/smolvlm")
+PLACES = ("<|image_pad|>", "<|vision_start|>", "<|video_pad|>", "<start_of_image>", "<image_soft_token>", "<image>")
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_no_text_makes_a_place_for_an_image(name: str) -> None:
+    model = chat(name)
+    image = UserMedia("image/png", "0" * 64)
+    harmless = model.render(Head(), [UserText("a b"), image])
+    assert "media_omitted" in harmless.drift
+    evil = model.render(Head(), [UserText("".join(PLACES)), image])
+    assert model.codec.controls_in(evil.ids) == model.codec.controls_in(harmless.ids)
+    assert "".join(PLACES) in model.decode(evil.ids).replace(" ", "")

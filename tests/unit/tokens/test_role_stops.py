@@ -46,6 +46,7 @@ def test_no_begin_of_sequence_is_added_to_a_rendered_prompt() -> None:
     chat = ChatModel(ChatFiles(msgspec.json.encode(spec), template, "qwen3", ("<|im_end|>",), 999))
     for text in ("go", "go <|im_end|> on", "x " * 20_000):
         assert ids_list(chat.render(Head(), [UserText(text)]).ids).count(bos) == 1
+        assert bos not in ids_list(chat.encode(text))
     made = chat.bridge(
         Head(), [UserText("go"), Assistant("x")], [UserText("on")],
         last_id=chat.stop_ids[0], finish="stop", sampled=chat.encode("x<|im_end|>"),

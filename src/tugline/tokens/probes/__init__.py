@@ -44,6 +44,7 @@ def run_probes(bench: Bench) -> tuple[Verdict, Rules]:
     tools, moves = shape.order(trial, tools, close)
     rules = replace(rules, moves=moves)
     shown = shape.begins(trial)
+    shape.blank_turns(trial, close)
     roles.grouping(trial, good)
     roles.naming(trial, good)
     spelling = texts.spelling(trial)

@@ -51,6 +51,8 @@ def _adapted(shape: Shape) -> list[tuple[str, bool]]:
         ("a late system message is given as a user's", shape.fold_system),
         ("user messages in a row are joined", shape.join_users),
         ("several calls of a turn are given one by one", shape.split_calls),
+        ("tools without a description or parameters get empty ones", shape.full_tools),
+        ("text is given in parts", shape.parts),
         ("call ids are given as nine letters and digits", shape.short_ids),
     ]
 

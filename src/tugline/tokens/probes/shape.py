@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from tugline.core.columns import NO_IDS, Ids
 from tugline.core.errors import TuglineError
-from tugline.core.items import Assistant, Head, Item, ToolCall, ToolResult, UserText
-from tugline.tokens.probes.trial import HEAD, SYSTEM, WORD, Trial, behind, called
+from tugline.core.items import Assistant, Head, Item, Tool, ToolCall, ToolResult, UserText
+from tugline.tokens.probes.trial import HEAD, SYSTEM, USER, WORD, Trial, behind, called
 from tugline.tokens.probes.verdict import Tools
 
 _GO_ON = UserText("Go on.")
@@ -25,7 +25,12 @@ def close(trial: Trial) -> tuple[str, int | None]:
     match = trial.codec.pattern.search(text, text.rfind(WORD)) if WORD in text else None
     what = "" if match else f"the template refuses: {refused}" if refused else "no control token ends an assistant turn"
     trial.say("P1", what, behind(text, WORD))
-    return (match.group().strip(), trial.codec.control_id(match.group())) if match else ("", None)
+    if match is None:
+        return "", None
+    closes, close_id = match.group().strip(), trial.codec.control_id(match.group())
+    alias = "" if close_id in trial.bench.stop else f"{closes} is no stop token: a turn that the model ended is kept so"
+    trial.say("P1_stop", alias, behind(text, WORD), status="note")
+    return closes, close_id
 
 
 def cuts(trial: Trial) -> None:
@@ -59,7 +64,19 @@ def survival(trial: Trial) -> Tools:
             trial.say(f"P3_{kind}_{n}", "" if whole else _lost(refused), behind(text, _ASKED))
             if not whole:
                 (raised if refused else lost).append(f"{kind}_{n}")
+    _bare_tools(trial)
+    plain, why = trial.tried([*trial.start, Assistant(WORD), _GO_ON])
+    if not plain:
+        return Tools(False, 0, f"refuses every conversation: {why}")
     return _tools(lost, raised)
+
+
+def _bare_tools(trial: Trial) -> None:
+    """Whether tools may be declared as shortly as the wire allows. Harnesses send such."""
+    bare = '{"type":"function","function":{"name":"run","parameters":{"type":"object","properties":{"cmd":{}}}}}'
+    _, refused = trial.tried(trial.start, head=Head((Tool("run", bare),)))
+    what = f"tools without descriptions are refused: {refused}" if refused else ""
+    trial.say("P3_tools", what, bare)
 
 
 def _calls(trial: Trial, n: int, kind: str) -> tuple[str, str, bool]:
@@ -123,6 +140,19 @@ def begins(trial: Trial) -> bool:
         trial.say(name, "" if holds else what, example, status="fail" if name == "P5" else "note")
         shown = shown and holds
     return shown
+
+
+def blank_turns(trial: Trial, close: str) -> None:
+    """P1 of turns that say nothing: some templates write no end, or no turn at all."""
+    start, after = list(trial.start), UserText("zQafterQz")
+    for reasoning in (None, "hm"):
+        blank = trial.text([*start, Assistant(" ", reasoning), after])
+        said = trial.text([*start, Assistant("x", reasoning), after])
+        if close and blank and blank.count(close) != said.count(close):
+            what = "a turn of blank text is written without its end"
+            trial.say("P1_blank", what, behind(blank, USER.text), status="note")
+            return
+    trial.say("P1_blank")
 
 
 def shows_prompt(trial: Trial, kwargs: str) -> bool:

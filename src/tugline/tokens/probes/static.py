@@ -60,8 +60,9 @@ def read_source(template: str) -> Source:
     from jinja2 import TemplateSyntaxError, meta, nodes
 
     try:
+        # Looking for variables folds constants in the tree it is given: it gets one of its own.
+        free = meta.find_undeclared_variables(_environment().parse(template))
         tree = _environment().parse(template)
-        free = meta.find_undeclared_variables(tree)
     except (TemplateSyntaxError, RecursionError):
         return Source()
     values: dict[str, set[str | bool | int]] = {}

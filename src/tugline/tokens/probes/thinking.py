@@ -33,7 +33,7 @@ KNOWN = (
     "thinking_budget",
 )
 _RELATED = re.compile(r"think|reason|effort|histor|preserve|truncat", re.IGNORECASE)
-_PAIRS = 12
+_PAIRS = 16
 """Pairs of arguments tried where none alone does it."""
 _GO_ON = UserText("Go on.")
 
@@ -50,7 +50,7 @@ def switches(trial: Trial, source: Source) -> tuple[bool, tuple[Switch, ...]]:
             if switch is not None:
                 found.append(switch)
     if not plain and not any(s.append_only for s in found):
-        found += _pairs(trial, found, base)
+        found += _pairs(trial, [(n, v) for n in names for v in _values(n, source)], base)
     good = [s.kwargs for s in found if s.append_only]
     repair = f"; {' or '.join(good)} keeps them" if good else "; no template argument keeps them"
     what = "" if plain else f"a user message changes how earlier turns are written{repair}"
@@ -76,15 +76,11 @@ def _switch(trial: Trial, kwargs: dict[str, JSON], base: tuple[str, str]) -> Swi
     return Switch(spelled, _keeps(trial, spelled)[0], shows_prompt(trial, spelled), changed)
 
 
-def _pairs(trial: Trial, found: Sequence[Switch], base: tuple[str, str]) -> list[Switch]:
-    single = [msgspec.json.decode(s.kwargs, type=dict[str, bool | str | int]) for s in found]
-    both: list[Switch] = []
-    for one, other in list(combinations(single, 2))[:_PAIRS]:
-        if not one.keys() & other.keys():
-            switch = _switch(trial, {**one, **other}, base)
-            if switch is not None and switch.append_only:
-                both.append(switch)
-    return both
+def _pairs(trial: Trial, single: Sequence[tuple[str, JSON]], base: tuple[str, str]) -> list[Switch]:
+    """Two arguments together, where none alone does it."""
+    pairs = [(one, other) for one, other in combinations(single, 2) if one[0] != other[0]]
+    both = (_switch(trial, dict(pair), base) for pair in pairs[:_PAIRS])
+    return [switch for switch in both if switch is not None and switch.append_only][:1]
 
 
 def _talk(trial: Trial) -> list[Item]:

@@ -28,7 +28,11 @@ TOOLS = tuple(
                 "function": {
                     "name": name,
                     "description": f"{name} something",
-                    "parameters": {"type": "object", "properties": {"cmd": {"type": "string"}}},
+                    "parameters": {
+                        "type": "object",
+                        "properties": {"cmd": {"type": "string", "description": "a command"}},
+                        "required": ["cmd"],
+                    },
                 },
             }
         ).decode(),
