@@ -39,7 +39,7 @@ import numpy.typing as npt
 
 from tugline.core.columns import WIDTH, Ids, ids, ids_array, ids_list
 from tugline.core.errors import ConfigError, Unsupported, boundary
-from tugline.tokens.guard import Guard, guarded, renamed
+from tugline.tokens.guard import Guard, bare_of, guarded, renamed
 from tugline.tokens.tokenfile import AddedToken, TokenizerFile, alternatives, controls, decode_file
 
 LONG = 16_384
@@ -131,7 +131,7 @@ class Codec:
 
     def control_id(self, spelled: str) -> int:
         """The id of a match of `pattern`."""
-        return self.control[spelled] if spelled in self.control else self.control[spelled.strip()]
+        return self.control[spelled if spelled in self.control else bare_of(spelled, self.control)]
 
     def _pass(self, guard: Guard, text: str, restore: Callable[[str], str]) -> tuple[Ids, bool]:
         """Ids, and whether the model made a control id out of plain text."""
