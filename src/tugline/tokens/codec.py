@@ -4,7 +4,8 @@ A *control* token is an added token that structures a conversation:
 
 - every one that is declared special;
 - every other one that the chat template, the reply parser or the stop set spells (`<think>`, `<tool_call>`, ...);
-- every other one that is written between bars (`<|fim_prefix|>`), or that overlaps with one of the above.
+- every other one that is written between bars (`<|fim_prefix|>`), that is called `<s>`, `</s>`, `<bos>`, `<eos>`,
+  `<pad>` or `<unk>`, or that overlaps with one of the above.
 
 All other added tokens (runs of white space, `<unused7>`, tags of a markup language) are content: harness text that
 spells them gets their ids, as it would from the stock tokenizer. Markers that are plain text to the tokenizer

@@ -120,6 +120,15 @@ def test_what_is_control_and_what_is_content() -> None:
     assert set(TAGS) <= set(codec("byte-level").control)
 
 
+def test_a_token_named_as_an_end_of_text_is_control_though_it_is_not_special() -> None:
+    spec = tokenizer("prepend-swallows").replace(b'"special":true', b'"special":false')
+    chat = Codec(spec, "", ())
+    assert {"<s>", "</s>"} <= set(chat.control)
+    column = fenced(chat, Screen(chat.control), "<s>", ["a </s>", "<"])
+    assert chat.controls_in(column) == 2
+    assert chat.decode(column).startswith("<s> xa </s><x")
+
+
 def test_the_unknown_token_is_content_unless_it_structures() -> None:
     chat = codec("word-level")
     column = fenced(chat, Screen(chat.control), "<s>", ["quite unknown"])
