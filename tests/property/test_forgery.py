@@ -70,6 +70,7 @@ def test_a_model_that_can_be_forged_is_caught(monkeypatch: pytest.MonkeyPatch) -
     assert any("in place of" in f for f in forge(chat, 300).failures)
 
 
+@pytest.mark.timeout(300)
 def test_every_case_has_a_tokenizer_that_knows_its_tokens() -> None:
     if not corpus_cases():
         pytest.skip(HOW)
