@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -325,3 +327,19 @@ def test_reading_counts_tokens_between_markers() -> None:
     reading = Reading(model.codec, body, ("<think>", "</think>"))
     assert reading.tokens(1, reading.text.index(reading.char("</think>"))) == len(inside)
     assert reading.plain(reading.text) == model.decode(concat([ids(body)]))
+
+
+# ---------------------------------------------------------------------------------------------------------- the page
+
+
+def test_every_family_is_on_the_page_of_reply_formats() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/reply-formats.md").read_text("utf-8")
+    table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert {word.strip(" `") for cell in table for word in cell.split(",")} == set(families())
+    live = {
+        word.strip(" `"): line.rstrip("| ").rpartition("|")[2].strip()
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for word in line.split("|")[1].split(",")
+    }
+    assert live == {name: "yes" if family.live else "no" for name, family in families().items()}
