@@ -280,10 +280,13 @@ def test_gemma_notation() -> None:
     assert call.arguments == '{"cmd": "a, {b}", "many": [1, "x", {"k": null}], "on": true, "x": -1.50}'
 
 
-def test_inkling_reads_the_name_inside() -> None:
-    text = '<|content_text|>Hi<|end_message|><|message_model|>ru<|content_invoke_tool_json|>{"name":"run","args":{}}'
-    found = parse("inkling", text + "<|end_message|>")
-    assert found.assistant == Assistant("Hi", None, (ToolCall("", "run", "{}"),))
+def test_inkling_reads_the_name_inside_and_the_one_in_front_must_be_the_same() -> None:
+    text = "<|content_text|>Hi<|end_message|><|message_model|>"
+    for front, calls in (("run", 1), ("", 1), ("ru", 0)):
+        call = f'{front}<|content_invoke_tool_json|>{{"name":"run","args":{{}}}}<|end_message|>'
+        found = parse("inkling", text + call)
+        assert len(found.assistant.calls) == calls
+        assert found.assistant.text == ("Hi" if calls else f"Hi<|message_model|>{call}")
 
 
 def test_lfm2_reads_what_python_would_write_and_runs_nothing() -> None:
