@@ -17,6 +17,14 @@ from adversary.run import sessions
 from adversary.tally import Tally, markdown
 
 
+def _written(tallies: list[Tally], as_json: Path | None, as_markdown: Path | None) -> None:
+    """After every model: a long run may be stopped."""
+    if as_json:
+        as_json.write_text(json.dumps([t.as_json() for t in tallies], indent=1))
+    if as_markdown:
+        as_markdown.write_text(markdown(tallies))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="adversary", description=__doc__)
     parser.add_argument("corpus", type=Path)
@@ -36,6 +44,7 @@ def main() -> int:
             seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
             made = asyncio.run(sessions(one, Path(scratch), asked.turns, seeds, tuple(asked.mode or MODES)))
         tallies += made
+        _written(tallies, asked.json, asked.markdown)
         calls, exact = sum(t.calls for t in made), sum(t.exact for t in made)
         steps, good = sum(t.steps for t in made), sum(t.continuous for t in made)
         took = time.monotonic() - began
@@ -45,13 +54,8 @@ def main() -> int:
             if t.breaks or t.refused or t.findings:
                 print(f"  {t.dialect} {t.mode}: breaks {dict(t.breaks)} refused {dict(t.refused)} findings "
                       f"{dict(t.findings)} e.g. {t.examples}", file=sys.stderr, flush=True)  # fmt: skip
-    if asked.json:
-        asked.json.write_text(json.dumps([t.as_json() for t in tallies], indent=1))
-    text = markdown(tallies)
-    if asked.markdown:
-        asked.markdown.write_text(text)
-    else:
-        print(text)
+    if not asked.markdown:
+        print(markdown(tallies))
     return 0 if all(t.exact == t.calls and not t.findings for t in tallies) else 1
 
 

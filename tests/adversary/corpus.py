@@ -17,7 +17,7 @@ PLAYED = (
     *("trl/llama3", "trl/llama3_1", "trl/llama3_2", "llama.cpp/meta-llama-Llama-3.3-70B-Instruct"),
     *("trl/gemma3", "trl/gemma4_v5", "trl/gptoss", "llama.cpp/openai-gpt-oss-120b"),
     *("trl/cohere", "trl/phi3_5"),
-    *("trl/glm4moe", "llama.cpp/Kimi-K2-Instruct", "llama.cpp/MiniMax-M2", "trl/nemotron_3_nano"),
+    *("trl/glm4moe", "llama.cpp/moonshotai-Kimi-K2", "llama.cpp/MiniMax-M2", "trl/nemotron_3_nano"),
     *("llama.cpp/tencent-Hy3", "llama.cpp/poolside-Laguna-S-2.1", "trl/lfm2_v2"),
     *("llama.cpp/unsloth-mistral-Devstral-Small-2507", "llama.cpp/ibm-granite-granite-4.0"),
 )
@@ -28,8 +28,9 @@ SMALL = ("trl/qwen3", "trl/gemma3", "llama.cpp/deepseek-ai-DeepSeek-V4")
 
 def wanted(corpus: Path, only: Sequence[str] = ()) -> Iterator[Files]:
     """Cases named in full, or holding one of the words; none: the played ones."""
-    names = set(PLAYED)
-    for case in cases(corpus, only=lambda name: any(w in name for w in only) if only else name in names):
+    names = {name: n for n, name in enumerate(PLAYED)}
+    found = cases(corpus, only=lambda name: any(w in name for w in only) if only else name in names)
+    for case in sorted(found, key=lambda c: names.get(c.name, len(names))):
         yield Files(
             case.name, case.template, case.tokenizer_json, dict(case.specials), case.stop, case.real, case.family
         )

@@ -81,7 +81,7 @@ def known(name: str, folder: Path, *, real: bool) -> Subject:
 
 
 def _spells(family: Family, reasoning: str | None = None, calls: int = 0) -> bool:
-    made = tuple(ToolCall(f"call_{n}", "run", '{"cmd": "ls"}') for n in range(calls))
+    made = tuple(ToolCall("", "run", '{"cmd": "ls"}') for _ in range(calls))
     try:
         spelled = family.spell(Assistant(None if calls else "x", reasoning, made))
     except ConfigError:

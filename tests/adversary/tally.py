@@ -14,7 +14,14 @@ from tugline.core.items import Assistant
 from tugline.core.turn import CallRecord, Turn
 
 EMPTY = "empty turn that the API cannot repeat"
-"""Responses and Gemini have no form for a model turn that said nothing: the next request comes without it."""
+EXPLAINED = {
+    EMPTY: "Responses has no form for a model turn that said nothing: the next request comes without it",
+    "no_bridge:parts_moved": "the template writes the text of a turn that calls tools behind their results",
+    "no_bridge:parallel_calls": "the template shows one call per turn: others stand behind the first one's result",
+    "no_bridge:role_": "the template refuses, or rewrites the history for, what comes next",
+    "no_bridge:probe_": "the template cannot say what stands behind a turn",
+}
+"""Reasons for a new row although the harness kept the meaning, by the beginning of their names."""
 
 
 @dataclass
@@ -68,6 +75,11 @@ def count_up(tally: Tally, at: Stage, names: list[str]) -> None:
         for text in played.refused:
             tally.refused[text[:160]] += 1
         _steps(tally, list(at.store.iter_turns(name)), {c.turn_id: c for c in at.store.iter_calls(name)})
+
+
+def unexplained(tally: Tally) -> dict[str, int]:
+    """Breaks without a known reason."""
+    return {word: n for word, n in tally.breaks.items() if not word.startswith(tuple(EXPLAINED))}
 
 
 def _steps(tally: Tally, turns: list[Turn], calls: dict[str | None, CallRecord]) -> None:

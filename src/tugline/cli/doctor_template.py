@@ -134,6 +134,8 @@ def _rows(found: Judgement) -> Iterator[tuple[str, str]]:
         yield "fuzz", f"{told}; counted: {classes}; silent differences: {found.fuzz.silent}"
         for example in found.fuzz.examples:
             yield "", example
+    for what, source in found.sources.items():
+        yield what, f"from {source}"
     for note in found.notes:
         yield "note", note
 

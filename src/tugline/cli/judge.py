@@ -10,8 +10,8 @@ import contextlib
 import resource
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from tugline.cli.verdicts import FileVerdicts
 from tugline.cli.wiring import chat_model
 from tugline.core.errors import ConfigError, TuglineError
-from tugline.engines.modeldir import Asked
+from tugline.engines.modeldir import Asked, read_model_dir
 from tugline.tokens.families import detect, families
 from tugline.tokens.model import ChatFiles, ChatModel
 from tugline.tokens.probes import Verdict
@@ -81,6 +81,8 @@ class Judgement(msgspec.Struct):
     notes: list[str]
     seconds: float
     fuzz: Fuzzed | None = None
+    sources: dict[str, str] = {}
+    """Of a model directory: where template, reply format, window and each stop token come from."""
 
 
 class Answer(msgspec.Struct):
@@ -97,6 +99,7 @@ class _Built:
     tokenizer: str
     structure_only: bool
     notes: tuple[str, ...]
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 def judge(request: Request) -> Judgement:
@@ -113,6 +116,7 @@ def judge(request: Request) -> Judgement:
         list(built.notes),
         time.perf_counter() - begun,
         _fuzz(built.chat, request.fuzz) if request.fuzz else None,
+        dict(built.sources),
     )
 
 
@@ -137,10 +141,12 @@ def _read(folder: Path, template: Path | None, request: Request) -> _Built:
         _small(folder / name, MAX_TOKENIZER)
     verdicts = FileVerdicts(Path(request.cache)) if request.cache else None
 
-    def made(parser: str | None) -> ChatModel:
+    def asked(parser: str | None) -> Asked:
         # The window changes nothing in a template, and a directory need not name one to be judged.
-        file = str(template) if template else None
-        return chat_model(folder, Asked(parser, tuple(request.stop), file, _CONTEXT), verdicts)
+        return Asked(parser, tuple(request.stop), str(template) if template else None, _CONTEXT)
+
+    def made(parser: str | None) -> ChatModel:
+        return chat_model(folder, asked(parser), verdicts)
 
     notes: tuple[str, ...] = ()
     try:
@@ -153,7 +159,9 @@ def _read(folder: Path, template: Path | None, request: Request) -> _Built:
         except ConfigError:
             raise err from None
         notes = (f"{err.message.partition('. ')[0]}; judged as plain text",)
-    return _Built(chat, chat.parser, str(folder / "tokenizer.json"), False, notes)
+    known = read_model_dir(folder, asked(chat.parser if notes else request.parser)).sources
+    sources = {name: source for name, source in known.items() if name != "context"}
+    return _Built(chat, chat.parser, str(folder / "tokenizer.json"), False, notes, sources)
 
 
 def _file(path: Path, request: Request) -> _Built:

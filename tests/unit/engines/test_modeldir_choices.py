@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tugline.core.errors import ConfigError
+from tugline.engines.embedded import wire
 from tugline.engines.modeldir import Asked, read_model_dir
 from tugline.testing.models import make_tokenizer_dir
 
@@ -210,3 +212,10 @@ def test_another_kind_of_tokenizer(model: Path) -> None:
         with pytest.raises(ConfigError, match=rf"{name}: there is no tokenizer.json, and .*save_pretrained"):
             read_model_dir(model)
         (model / name).unlink()
+
+
+def test_the_engine_process_is_told_what_was_chosen() -> None:
+    """It reads the directory again, on its own."""
+    asked = Asked("qwen3", ("<|im_end|>",), "/t.jinja", 9, {"a": True, "b": 1, "c": "x", "d": 0.5}, "engines.judge")
+    options = wire.Options(3, 1, "/m", "/j", "0", "cpu", 1, 2, None, asked=asked)
+    assert msgspec.json.decode(msgspec.json.encode(options), type=wire.Options) == options
