@@ -89,7 +89,7 @@ def test_a_turn_cut_anywhere_loses_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_nothing_sampled_raises_or_is_lost(name: str, data: st.DataObject) -> None:
     """Markers in any order, fragments of calls, any ids at all."""
@@ -179,7 +179,7 @@ def deltas(name: str, prompt: Ids, column: Ids, sizes: list[int], strings: tuple
 
 
 @pytest.mark.parametrize("name", LIVE)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_what_is_shown_live_is_how_the_reply_begins(name: str, data: st.DataObject) -> None:
     column = data.draw(anything(name))

@@ -101,7 +101,7 @@ def library(name: str, column: Ids, *, prefilled: bool) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_the_library_reads_the_same(name: str, data: st.DataObject) -> None:
     family, model = families()[name], chat(name)

@@ -6,6 +6,7 @@ A few hundred strings per tokenizer; `soak` runs ten thousand.
 from __future__ import annotations
 
 import pytest
+from tokenizers import Tokenizer
 
 from corpus_kit import HOW, corpus_cases, corpus_tokenizers, each
 from tugline.testing.corpus import Case
@@ -67,3 +68,20 @@ def test_a_model_that_can_be_forged_is_caught(monkeypatch: pytest.MonkeyPatch) -
     assert not forge(chat, 300).failures
     monkeypatch.setattr("tugline.tokens.marks.Screen.clean", lambda *_, **__: True)
     assert any("in place of" in f for f in forge(chat, 300).failures)
+
+
+@pytest.mark.timeout(300)
+def test_every_case_has_a_tokenizer_that_knows_its_tokens() -> None:
+    if not corpus_cases():
+        pytest.skip(HOW)
+    made: dict[str, Tokenizer] = {}
+    for case in corpus_cases():
+        name = case.tokenizer if case.real else case.name
+        tokenizer = made.get(name) or Tokenizer.from_buffer(case.tokenizer_json)
+        made[name] = tokenizer
+        for content in (*case.stop, *case.specials.values()):
+            assert tokenizer.encode(content, add_special_tokens=False).ids == [tokenizer.token_to_id(content)], (
+                case.name
+            )
+        assert tokenizer.decode(tokenizer.encode("The file, 日本.", add_special_tokens=False).ids) == "The file, 日本."
+    assert len({case.family for case in corpus_cases()}) > 10

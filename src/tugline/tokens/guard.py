@@ -41,8 +41,14 @@ class Guard:
         name = self.names.get(spelled)
         if name is not None:
             return name
-        bare = spelled.strip()
+        bare = bare_of(spelled, self.names)
         return spelled.replace(bare, self.names[bare])
+
+
+def bare_of(spelled: str, contents: Mapping[str, object]) -> str:
+    """The content within a match that may have swallowed white space."""
+    bare = spelled.strip()
+    return bare if bare in contents else max((c for c in contents if c in spelled), key=len)
 
 
 def guarded(

@@ -67,6 +67,8 @@ def ends(contents: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
 
 _PIPED = re.compile(r"<[|\uff5c].*[|\uff5c]>")
 """How many families spell tokens that structure text, also those that are not declared special (`<|fim_prefix|>`)."""
+_NAMED = frozenset(("<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>"))
+"""Tokens that begin, end or fill texts wherever they occur: some tokenizers forget to declare them special."""
 _PUNCTUATED = re.compile(r"[^\w\s]")
 _SHORTEST = 3
 """Characters of a token from which on it counts that the template's source contains it: shorter ones are code."""
@@ -74,7 +76,7 @@ _SHORTEST = 3
 
 def _structural(content: str, template: str, markers: Collection[str]) -> bool:
     """Whether an added token that is not special still structures a conversation (`<think>`, `<tool_call>`, ...)."""
-    if content in markers or _PIPED.fullmatch(content):
+    if content in markers or content in _NAMED or _PIPED.fullmatch(content):
         return True
     return len(content) >= _SHORTEST and _PUNCTUATED.search(content) is not None and content in template
 

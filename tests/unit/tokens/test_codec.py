@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from tugline.core.columns import ids_list
 from tugline.core.errors import Unsupported
@@ -120,6 +120,15 @@ def test_what_is_control_and_what_is_content() -> None:
     assert set(TAGS) <= set(codec("byte-level").control)
 
 
+def test_a_token_named_as_an_end_of_text_is_control_though_it_is_not_special() -> None:
+    spec = tokenizer("prepend-swallows").replace(b'"special":true', b'"special":false')
+    chat = Codec(spec, "", ())
+    assert {"<s>", "</s>"} <= set(chat.control)
+    column = fenced(chat, Screen(chat.control), "<s>", ["a </s>", "<"])
+    assert chat.controls_in(column) == 2
+    assert chat.decode(column).startswith("<s> xa </s><x")
+
+
 def test_the_unknown_token_is_content_unless_it_structures() -> None:
     chat = codec("word-level")
     column = fenced(chat, Screen(chat.control), "<s>", ["quite unknown"])
@@ -128,3 +137,14 @@ def test_the_unknown_token_is_content_unless_it_structures() -> None:
     ending = Codec(tokenizer("word-level"), TEMPLATE, ("<|im_end|>", "<unk>"))
     with pytest.raises(Unsupported, match="control tokens"):
         fenced(ending, Screen(ending.control), "<s>", ["quite unknown"])
+
+
+def test_a_token_with_blanks_of_its_own_is_found_among_those_that_it_swallows() -> None:
+    made = Tokenizer.from_str(tokenizer("byte-level").decode())
+    made.add_special_tokens([AddedToken("\n<turn>", normalized=False, special=True, rstrip=True)])
+    chat = Codec(str(made.to_str()).encode(), TEMPLATE, ())
+    text = "<s>a\n<turn>  b\n<turn>"
+    assert ids_list(chat.encode_marked(text, str)) == made.encode(text, add_special_tokens=False).ids
+    match = chat.pattern.search(text, 3)
+    assert match is not None
+    assert chat.control_id(match.group()) == made.token_to_id("\n<turn>")

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -278,10 +280,13 @@ def test_gemma_notation() -> None:
     assert call.arguments == '{"cmd": "a, {b}", "many": [1, "x", {"k": null}], "on": true, "x": -1.50}'
 
 
-def test_inkling_reads_the_name_inside() -> None:
-    text = '<|content_text|>Hi<|end_message|><|message_model|>ru<|content_invoke_tool_json|>{"name":"run","args":{}}'
-    found = parse("inkling", text + "<|end_message|>")
-    assert found.assistant == Assistant("Hi", None, (ToolCall("", "run", "{}"),))
+def test_inkling_reads_the_name_inside_and_the_one_in_front_must_be_the_same() -> None:
+    text = "<|content_text|>Hi<|end_message|><|message_model|>"
+    for front, calls in (("run", 1), ("", 1), ("ru", 0)):
+        call = f'{front}<|content_invoke_tool_json|>{{"name":"run","args":{{}}}}<|end_message|>'
+        found = parse("inkling", text + call)
+        assert len(found.assistant.calls) == calls
+        assert found.assistant.text == ("Hi" if calls else f"Hi<|message_model|>{call}")
 
 
 def test_lfm2_reads_what_python_would_write_and_runs_nothing() -> None:
@@ -325,3 +330,19 @@ def test_reading_counts_tokens_between_markers() -> None:
     reading = Reading(model.codec, body, ("<think>", "</think>"))
     assert reading.tokens(1, reading.text.index(reading.char("</think>"))) == len(inside)
     assert reading.plain(reading.text) == model.decode(concat([ids(body)]))
+
+
+# ---------------------------------------------------------------------------------------------------------- the page
+
+
+def test_every_family_is_on_the_page_of_reply_formats() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/reply-formats.md").read_text("utf-8")
+    table = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert {word.strip(" `") for cell in table for word in cell.split(",")} == set(families())
+    live = {
+        word.strip(" `"): line.rstrip("| ").rpartition("|")[2].strip()
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for word in line.split("|")[1].split(",")
+    }
+    assert live == {name: "yes" if family.live else "no" for name, family in families().items()}

@@ -71,7 +71,7 @@ def _segment(
         if not closed:
             found.drift.add("reasoning_unclosed")
     elif kind == _JSON:
-        calls = _call(said) if closed else ()
+        calls = _call(reading.plain(text[begun:mark]).strip(), said) if closed else ()
         found.calls += calls
         if not calls:
             found.text.append(whole)
@@ -83,14 +83,15 @@ def _segment(
         found.drift.add("markup_unparsed")
 
 
-def _call(text: str) -> Sequence[ToolCall]:
-    """{"name", "args"}: the name inside counts."""
+def _call(name: str, text: str) -> Sequence[ToolCall]:
+    """{"name", "args"}, and the same name in front or none."""
     try:
         call = msgspec.json.decode(text, type=_Call)
     except (msgspec.DecodeError, RecursionError):
         return ()
     arguments = bytes(call.args).decode()
-    return [ToolCall("", call.name, arguments)] if call.name and is_json(arguments) else ()
+    good = call.name and name in ("", call.name) and is_json(arguments)
+    return [ToolCall("", call.name, arguments)] if good else ()
 
 
 def _opened(sampled: Sampled) -> str | None:

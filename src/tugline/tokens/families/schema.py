@@ -63,7 +63,7 @@ def _parse(sampled: Sampled) -> Parsed:
 
 
 def _read(sampled: Sampled, text: str) -> tuple[Assistant, int]:
-    """The turn, and how many tokens its reasoning took when it is encoded. Raises Unsupported when it cannot be read."""
+    """The turn, and how many tokens its reasoning takes when it is encoded. Raises Unsupported."""
     from transformers.utils.chat_parsing import parse_response
 
     if len(text) > _LONG:

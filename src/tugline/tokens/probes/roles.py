@@ -33,7 +33,7 @@ def alone(trial: Trial) -> tuple[frozenset[str], tuple[Follow, ...]]:
     trial.say("P7_shape", "; ".join(adapted), status="note")
     for kind, items in trials.items():
         text, refused = trial.tried(items)
-        if refused and kind == "system":  # perhaps for the result in front of it
+        if kind == "system" and _outcome(text, (_MARK, WORD)) != "kept":  # perhaps for the call in front of it
             text, refused = trial.tried([*talk, System(WORD)])
         outcome = _outcome(text, (_MARK, WORD))
         what = "" if outcome == "kept" else f"cannot be appended: {refused or outcome}"
