@@ -45,8 +45,11 @@ class Shape:
     """It refuses tools without a description or parameters: what is missing is given as empty."""
     short_ids: bool = False
     """It refuses call ids that are not nine letters and digits: they are given as such."""
+    null_text: bool = False
+    """It shows the calls of a turn only where the text of that turn is null."""
     unseen: frozenset[str] = frozenset()
-    """What it leaves out without a word: of `tools` offered, `calls` made, their `results`."""
+    """What it leaves out without a word: of `tools` offered, `calls` made, their `results`, the `text` of a turn that
+    also calls."""
 
 
 def messages(
@@ -101,6 +104,11 @@ def rewritten(plan: Sequence[Message], text: Callable[[str], str], deep: Callabl
 def in_parts(plan: Sequence[Message]) -> list[Message]:
     """The messages with their text as a list of one part."""
     return [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in plan]
+
+
+def with_null(plan: Sequence[Message]) -> list[Message]:
+    """The messages with null as the text of each that calls and says nothing."""
+    return [{**m, "content": None} if m.get("tool_calls") and m["content"] == "" else m for m in plan]
 
 
 def _call_list(value: JSON, text: Callable[[str], str], deep: Callable[[JSON], JSON]) -> JSON:

@@ -90,7 +90,7 @@ class ChatModel:
         )
         """Ids that open and close reasoning, where each is one token."""
         self.digest: bytes = _digest(files)
-        """sha256 over tokenizer, template and parser: part of every match key."""
+        """sha256 over tokenizer, template, its standing arguments and parser: part of every match key."""
 
     def probe(self) -> ProbeReport:
         """Try the template out (about a second, once). Never raises: failures are named in the report."""
@@ -243,6 +243,9 @@ def _digest(files: ChatFiles) -> bytes:
     parts = [files.tokenizer_json, files.template.encode(), files.parser.encode()]
     if files.response_template is not None:
         parts.append(files.response_template)
+    arguments = {name: value for name, value in files.specials.items() if not name.endswith("_token")}
+    if arguments:
+        parts.append(msgspec.json.encode(arguments, order="sorted"))
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)

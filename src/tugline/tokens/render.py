@@ -14,7 +14,16 @@ from tugline.core.items import Assistant, Head, Item, Prefill, ToolCall, ToolRes
 from tugline.tokens import clock
 from tugline.tokens.codec import Codec
 from tugline.tokens.marks import JSON, Marks, Screen, strings, unused
-from tugline.tokens.messages import Message, Shape, harness_strings, in_parts, messages, messages_around, rewritten
+from tugline.tokens.messages import (
+    Message,
+    Shape,
+    harness_strings,
+    in_parts,
+    messages,
+    messages_around,
+    rewritten,
+    with_null,
+)
 
 _SENTINEL = "zQseNtineLQz"
 _NONCE = "TgNeutraL"
@@ -153,6 +162,7 @@ class Renderer:
             "tools_unseen": bool(tools),
             "calls_unseen": any(isinstance(i, Assistant) and i.calls for i in items),
             "results_unseen": any(isinstance(i, ToolResult) for i in items),
+            "text_unseen": any(isinstance(i, Assistant) and i.calls and i.text for i in items),
         }
         return {drift for drift, there in held.items() if there and drift.partition("_")[0] in self.shape.unseen}
 
@@ -169,6 +179,8 @@ class Renderer:
     def _run(self, plan: list[Message], run: _Run) -> str:
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        if self.shape.null_text:
+            plan = with_null(plan)
         told: dict[str, JSON] = {clock.VARIABLE: clock.told(run.clock)} if self.clocked else {}
         with boundary(Unsupported, "the chat template refuses this conversation"):
             rendered, _ = render_jinja_template(

@@ -91,8 +91,9 @@ def _same(tries: _Tries, string: Shape, parsed: Shape) -> bool:
 
 def _calls(tries: _Tries, shape: Shape) -> Shape:
     """The form of arguments and ids, and whether a turn may have several calls."""
-    for short in (False, True):
-        string, parsed = replace(shape, short_ids=short), replace(shape, arguments="dict", short_ids=short)
+    for short, null in ((False, False), (True, False), (False, True)):
+        string = replace(shape, short_ids=short, null_text=null)
+        parsed = replace(string, arguments="dict")
         verbatim = _once(_ODD) in tries.text(string, _called(_ODD))
         shown = _WORD in tries.text(parsed, _called(_ODD))
         if shown and not (verbatim and _same(tries, string, parsed)):
@@ -133,7 +134,9 @@ def _unseen(tries: _Tries, shape: Shape) -> frozenset[str]:
     talk = tries.text(shape, [_SYSTEM, _USER])
     call = ToolCall("c1", "run", f'{{"cmd": "{_WORD}"}}')
     called = tries.text(shape, [_SYSTEM, _USER, Assistant(calls=(call,)), ToolResult("c1", _OTHER)])
+    beside = tries.text(shape, [_SYSTEM, _USER, Assistant(_OFFERED, None, (call,)), ToolResult("c1", _OTHER)], Head())
     lost = {
+        "text": _WORD in beside and _OFFERED not in beside,
         "tools": bool(talk) and _OFFERED not in talk,
         "calls": bool(called) and _WORD not in called,
         "results": bool(called) and _OTHER not in called,

@@ -96,6 +96,9 @@ def bridge(
     composed, start = tail_of(renderer, rules, head, history, tail)
     column, drift = renderer.encode(composed, start)
     opened = open_regions(rules, state[2], lambda: _prompt_thinks(renderer, rules, head, history))
+    turn = history[-1]
+    if "text" in renderer.shape.unseen and isinstance(turn, Assistant) and turn.calls and turn.text:
+        drift |= {"text_kept"}
     return _join(rules, column, set(drift), state, opened)
 
 

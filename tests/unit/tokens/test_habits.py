@@ -375,3 +375,29 @@ def test_a_bridge_is_told_the_same() -> None:
 def test_the_regions_of_the_kit_are_single_tokens() -> None:
     chat = habit(SECTIONS)
     assert all(chat.codec.token(m) is not None for pair in CALLS for m in pair)
+
+
+def test_a_template_that_shows_calls_only_beside_null_is_given_null() -> None:
+    source = CHATML.replace("for c in m.tool_calls or []", "for c in (m.tool_calls or []) if m.content is none").replace(
+        "{{- m.content }}", "{{- m.content or '' }}"
+    )
+    chat = model(source)
+    turn = Assistant(calls=(ToolCall("c1", "run", '{"cmd": "ls"}'),))
+    rendered = chat.render(HEAD, [UserText("a"), turn, ToolResult("c1", "ok")])
+    assert '"cmd": "ls"' in chat.decode(rendered.ids)
+    assert "calls_unseen" not in rendered.drift
+    assert chat.probe().tools.representable
+
+
+def test_text_beside_a_call_that_the_template_leaves_out_is_counted() -> None:
+    chat = model(CHATML.replace("{{- m.content }}", "{{- '' if m.tool_calls else m.content }}"))
+    turn = Assistant("Look.", None, (ToolCall("c1", "run", '{"cmd": "ls"}'),))
+    history, tail = [UserText("a"), turn], [ToolResult("c1", "ok")]
+    assert "text_unseen" in chat.render(HEAD, [*history, *tail]).drift
+    stop = ids(chat.stop_ids[:1])
+    made = chat.bridge(HEAD, history, tail, last_id=chat.stop_ids[0], finish="stop", sampled=stop)
+    assert "text_kept" in made.drift
+    quiet = chat.bridge(
+        HEAD, [UserText("a"), Assistant(calls=turn.calls)], tail, last_id=chat.stop_ids[0], finish="stop", sampled=stop
+    )
+    assert "text_kept" not in quiet.drift
