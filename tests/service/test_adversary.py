@@ -1,7 +1,7 @@
 """Adversarial sessions of 20 turns in four dialects: exact always, continuous wherever the agent kept the meaning.
 
-With the shipped policy's tokenizer everywhere; with real templates and tokenizers where TUGLINE_TEST_CORPUS names a
-folder that `python -m tugline.testing.corpus fetch` has filled. TUGLINE_TEST_SEEDS raises the number of sessions.
+With the shipped policy's tokenizer everywhere; with real templates and tokenizers where the corpus is (see corpus_kit),
+one of each large family, or all with TUGLINE_TEST_SEEDS, which also raises the number of sessions.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from adversary.corpus import PLAYED, wanted
+from adversary.corpus import PLAYED, SMALL, wanted
 from adversary.models import Subject, known, subject
 from adversary.run import sessions
 from adversary.tally import EMPTY, Tally, unexplained
+from corpus_kit import FOLDER, HOW, corpus_cases
 from tugline.cli.wiring import PILOT
 
-CORPUS = os.environ.get("TUGLINE_TEST_CORPUS")
 SEEDS = int(os.environ.get("TUGLINE_TEST_SEEDS", "1"))
+NAMES = PLAYED if "TUGLINE_TEST_SEEDS" in os.environ else SMALL
 
 
 def check(tally: Tally) -> None:
@@ -50,11 +51,11 @@ async def test_the_shipped_policys_format(tmp_path: Path) -> None:
 
 
 @pytest.mark.corpus
-@pytest.mark.skipif(CORPUS is None, reason="TUGLINE_TEST_CORPUS names no folder of templates and tokenizers")
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.real
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.timeout(120 + 120 * SEEDS)
 async def test_real_templates_and_tokenizers(tmp_path: Path, name: str) -> None:
-    found = [files for files in wanted(Path(CORPUS or ""), [name]) if files.name == name]
-    if not found:
-        pytest.skip(f"the corpus was fetched without {name}")
+    if not any(case.name == name for case in corpus_cases()):
+        pytest.skip(f"{name} is not there; {HOW}")
+    found = [files for files in wanted(FOLDER, [name]) if files.name == name]
     await check_all(subject(found[0], tmp_path / "model"), tmp_path)
