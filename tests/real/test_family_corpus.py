@@ -5,7 +5,6 @@ Needs the corpus, see corpus_kit.
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 

@@ -219,7 +219,8 @@ def _download(package: Package, scratch: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch)]
     env = dict(os.environ)
     if package.tool == "npm":
-        command = [*_npm_command(), "pack", "--silent", "--pack-destination", str(scratch), f"{package.name}@{package.version}"]
+        pack = ["pack", "--silent", "--pack-destination", str(scratch)]
+        command = [*_npm_command(), *pack, f"{package.name}@{package.version}"]
     elif package.tool == "pip":
         command = [*pip, "--only-binary", ":all:", pinned]
     else:
