@@ -105,6 +105,7 @@ class _Conversation:
         close = chat.codec.token(verdict.close) if verdict.close else None
         self._closes = [*([close] if close is not None else []), *(s for s in chat.stop_ids if s != close)]
         self._where = f"seed {made[0]}"
+        self._moves = any(r.name == "P4" and r.status == "fail" for r in verdict.results)
         self._blank = any(r.name == "P1_blank" and r.status == "note" for r in verdict.results)
 
     def play(self) -> None:
@@ -248,7 +249,7 @@ class _Conversation:
                 continue
             seen.append(found)
             if whole.endswith(found.ids):
-                why = self._announced(found, step, sample)
+                why = self._announced(found, step, sample, history)
                 if why:
                     self._tally.behind += 1
                     self._tally.classes[why] += 1
@@ -265,11 +266,13 @@ class _Conversation:
         else:
             self._tally.breaks(f"{place}: {self._around(whole, seen[0].ids)}")
 
-    def _announced(self, found: Bridge, step: Step, sample: _Sample) -> str:
+    def _announced(self, found: Bridge, step: Step, sample: _Sample, history: Sequence[Item]) -> str:
         """Why no more than the end can be equal, as bridge and verdict said beforehand. "" = nobody did."""
         named = [reason for reason in _ANNOUNCED if reason in found.drift]
         if named:
             return named[0]
+        if self._moves and any(isinstance(i, Assistant) and i.text and i.calls for i in history):
+            return "parts_moved"
         turn = step.turn
         if not turn.calls and not (turn.text or "").strip() and self._blank:
             return "blank_turn"

@@ -48,6 +48,8 @@ CLASSES = {
     "What comes behind the turn is equal.",
     "prompt_not_shown": "A history does not begin a turn as its generation prompt did, or writes results otherwise "
     "once they are answered (P5 said so). What comes behind the turn is equal.",
+    "parts_moved": "The template moves the text of an earlier turn that called tools (P4 said so). What comes behind "
+    "the turn is equal.",
     "blank_turn": "The template writes a turn of blank text without its end (P1 said so). What comes behind is equal.",
     "truncated_extended": "The turn was cut; tokens that nobody sampled close it. What comes behind them is equal.",
     "close_alias": "The model ended with another token than the template writes; it is kept, all else is equal.",

@@ -108,7 +108,6 @@ def _corpus(folder: str) -> dict[str, Case]:
 
 
 def _work(folder: str, name: str, conversations: int, key: str) -> Row:
-    os.nice(5)
     return run_case(_corpus(folder)[name], conversations, key)
 
 

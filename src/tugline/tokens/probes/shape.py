@@ -139,7 +139,7 @@ def begins(trial: Trial) -> bool:
         holds, example = _begins(trial, HEAD, case)
         trial.say(name, "" if holds else what, example, status="fail" if name == "P5" else "note")
         shown = shown and holds
-    return shown
+    return shown and shows_prompt(trial, "{}")
 
 
 def blank_turns(trial: Trial, close: str) -> None:
@@ -157,7 +157,10 @@ def blank_turns(trial: Trial, close: str) -> None:
 
 def shows_prompt(trial: Trial, kwargs: str) -> bool:
     """Whether P5 holds in every form under these template arguments."""
-    return all(_begins(trial, Head(HEAD.tools, kwargs), case)[0] for _, case, _ in _BEGINNINGS)
+    cases = [case for _, case, _ in _BEGINNINGS]
+    bare = [case for case in cases if not case[1] and not case[2]]
+    with_tools, without = Head(HEAD.tools, kwargs), Head((), kwargs)
+    return all(_begins(trial, with_tools, c)[0] for c in cases) and all(_begins(trial, without, c)[0] for c in bare)
 
 
 _BEGINNINGS = (

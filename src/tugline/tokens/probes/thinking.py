@@ -96,7 +96,9 @@ def _plain_talk(trial: Trial) -> list[Item]:
 def _keeps(trial: Trial, kwargs: str) -> tuple[bool, str]:
     """(whether a user message is appended to a conversation that stays as it was, around the difference)."""
     kept = False
-    for talk, head in ((_plain_talk(trial), Head(TOOLS, kwargs)), (_talk(trial), Head(TOOLS, kwargs))):
+    with_tools, without = Head(TOOLS, kwargs), Head((), kwargs)
+    # Some templates keep reasoning only where tools are offered.
+    for talk, head in ((_plain_talk(trial), with_tools), (_talk(trial), with_tools), (_plain_talk(trial), without)):
         inside = trial.text(talk, generation=False, head=head)
         after = trial.text([*talk, _GO_ON], head=head)
         if not inside or not after:
