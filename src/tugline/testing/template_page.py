@@ -137,7 +137,12 @@ def _tools(rows: Sequence[Row]) -> list[str]:
     bad = [r for r in rows if not r.representable]
     out = ["", "## Templates that cannot show tools", ""]
     out += ["`tugline doctor template` exits with 1 for these.", "", "| template | what it does |", "|---|---|"]
-    return out + [f"| {r.name} | {_cell(r.tools)} |" for r in bad]
+    out += [f"| {r.name} | {_cell(r.tools)} |" for r in bad]
+    one = [r for r in rows if r.representable and "only the first" in r.tools]
+    if one:
+        out += ["", "These show one call of a turn. Several are given one by one, each with its result, and counted", ""]
+        out[-2] += " (`calls_split`): " + ", ".join(r.name for r in one) + "."
+    return out
 
 
 def _classes(rows: Sequence[Row]) -> list[str]:

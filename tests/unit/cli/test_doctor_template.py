@@ -77,14 +77,21 @@ def test_the_whole_verdict_for_programs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("template", "sentence"),
-    [(DROPS_CALLS, "drops calls"), (FIRST_ONLY, "only the first"), (REORDERS, "moves text")],
-    ids=["drops", "first", "moves"],
+    [(DROPS_CALLS, "drops calls"), (REORDERS, "moves text")],
+    ids=["drops", "moves"],
 )
 def test_templates_that_cannot_show_tools_end_with_1(tmp_path: Path, template: str, sentence: str) -> None:
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_json())
     status, out, shown = doctor(jinja(tmp_path, template), "--tokenizer", str(tmp_path / "tokenizer.json"))
     assert (status, out) == (1, "")
     assert "cannot show tools" in shown and sentence in shown
+
+
+def test_a_template_of_one_call_per_turn_can_be_used_and_says_how(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_json())
+    status, out, shown = doctor(jinja(tmp_path, FIRST_ONLY), "--tokenizer", str(tmp_path / "tokenizer.json"))
+    assert (status, out) == (0, "")
+    assert "only the first" in shown and "one by one" in shown
 
 
 def test_a_template_alone_is_judged_by_its_structure(tmp_path: Path) -> None:

@@ -103,11 +103,16 @@ def test_what_is_worth_knowing_is_a_note(name: str) -> None:
     assert found.status == "note" and found.what
 
 
+def test_calls_that_must_be_given_one_by_one() -> None:
+    verdict = judged(BROKEN["P3_calls_2"])
+    assert verdict.tools.representable and verdict.tools.parallel == 1
+    assert "only the first" in verdict.tools.why and "one by one" in verdict.tools.why
+
+
 @pytest.mark.parametrize(
     ("template", "why", "parallel"),
     [
         (DROPS_CALLS, "drops calls", 0),
-        (BROKEN["P3_calls_2"], "renders only the first", 1),
         (BROKEN["P3_noargs_1"], "no arguments", 3),
         (REORDERS, "moves text", 3),
         (changed((RESULT, "{{- '\\n<tool_response></tool_response>' }}")), "drops results", 3),

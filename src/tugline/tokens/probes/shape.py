@@ -68,7 +68,7 @@ def survival(trial: Trial) -> Tools:
     plain, why = trial.tried([*trial.start, Assistant(WORD), _GO_ON])
     if not plain:
         return Tools(False, 0, f"refuses every conversation: {why}")
-    return _tools(lost, raised)
+    return _tools(lost, raised, split=trial.renderer.shape.split_calls)
 
 
 def _bare_tools(trial: Trial) -> None:
@@ -94,14 +94,16 @@ def _lost(refused: str) -> str:
     return f"the template refuses: {refused}" if refused else "the template drops it"
 
 
-def _tools(lost: Sequence[str], raised: Sequence[str]) -> Tools:
-    """What P3 says of tools. One call at a time that is refused aloud beyond one is still a truthful template."""
+def _tools(lost: Sequence[str], raised: Sequence[str], *, split: bool) -> Tools:
+    """What P3 says of tools. A template of one call at a time is truthful where it refuses more aloud, and where it is
+    given several one by one (`split`): formats whose models stop sampling at each call are such."""
     if "calls_1" in raised:
         return Tools(False, 0, "the template refuses tool calls")
     if "calls_1" in lost:
         return Tools(False, 0, "drops calls: the model is never shown what it called")
     if {"calls_2", "calls_3"} & set(lost):
-        return Tools(False, 1, "renders only the first of several calls of a turn")
+        first = "renders only the first of several calls of a turn"
+        return Tools(split, 1, f"{first}; they are given one by one (counted `calls_split`)" if split else first)
     if any(name.startswith("noargs") for name in lost):
         return Tools(False, 3, "drops calls that have no arguments")
     if {"calls_2", "calls_3"} & set(raised):
