@@ -103,7 +103,9 @@ class _Conversation:
         tools = TOOLS if made[1].parallel and self._rng.random() < 0.9 else ()
         self._head = Head(tools, self._switch.kwargs if self._switch else "{}")
         close = chat.codec.token(verdict.close) if verdict.close else None
-        self._closes = [*([close] if close is not None else []), *(s for s in chat.stop_ids if s != close)]
+        own = [close] if close is not None else []
+        # What a model ends with comes first: a token that only the template writes is no sample's last.
+        self._closes = sorted(dict.fromkeys((*own, *chat.stop_ids)), key=lambda token: token not in chat.stop_ids)
         self._where = f"seed {made[0]}"
         self._moves = any(r.name == "P4" and r.status == "fail" for r in verdict.results)
         self._blank = any(r.name == "P1_blank" and r.status == "note" for r in verdict.results)

@@ -219,3 +219,14 @@ def test_a_verdict_says_its_version() -> None:
     assert {"results", "bridge", "why", "promises", "appendable", "follows", "switches", "control", "tools"} <= set(
         spelled
     )
+
+
+def test_a_token_that_ends_parts_does_not_end_the_turn() -> None:
+    """Every part has an end of its own; the bridge begins behind the turn's."""
+    parts = changed(
+        (CONTENT, "{{- '<think>' + m.content + '</think>' }}"),
+        ("{{- '}\\n</tool_call>' }}\n{%- endfor %}", "{{- '}\\n</tool_call>' }}\n{%- endfor %}{{ '</think>' }}"),
+    )
+    verdict = judged(parts)
+    assert (verdict.close, verdict.splice) == ("<|im_end|>", True)
+    assert verdict.compared == SOUND.compared

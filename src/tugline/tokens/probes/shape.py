@@ -20,9 +20,16 @@ _PIPED = re.compile(r"<[|\uff5c][^|\uff5c<>\s'\"{}]{1,40}[|\uff5c]>")
 
 
 def close(trial: Trial) -> tuple[str, int | None]:
-    """P1: what the template writes behind an assistant turn, and its id where it is a control token."""
+    """P1: what the template writes behind an assistant turn, and its id where it is a control token.
+
+    A turn may end its parts with control tokens too: the first one in front of the next message that is a stop token
+    is the turn's, else the first of all.
+    """
     text, refused = trial.tried([*trial.start, Assistant(WORD), _GO_ON])
-    match = trial.codec.pattern.search(text, text.rfind(WORD)) if WORD in text else None
+    said, after = text.rfind(WORD), text.rfind(_GO_ON.text)
+    found = list(trial.codec.pattern.finditer(text, said, max(said, after))) if said >= 0 else []
+    ends = [m for m in found if trial.codec.control_id(m.group()) in trial.bench.stop]
+    match = next(iter((*ends, *found)), None)
     what = "" if match else f"the template refuses: {refused}" if refused else "no control token ends an assistant turn"
     trial.say("P1", what, behind(text, WORD))
     if match is None:
@@ -162,7 +169,17 @@ def shows_prompt(trial: Trial, kwargs: str) -> bool:
     cases = [case for _, case, _ in _BEGINNINGS]
     bare = [case for case in cases if not case[1] and not case[2]]
     with_tools, without = Head(HEAD.tools, kwargs), Head((), kwargs)
+    if not _past_stays(trial, without):
+        return False
     return all(_begins(trial, with_tools, c)[0] for c in cases) and all(_begins(trial, without, c)[0] for c in bare)
+
+
+def _past_stays(trial: Trial, head: Head) -> bool:
+    """Whether results leave the turns before the last user message alone, where no tools are offered any more."""
+    past: list[Item] = [*trial.start, Assistant("zAtextA", "hm"), _GO_ON]
+    before = trial.text(past, generation=False, head=head)
+    after = trial.text([*past, called("ls"), ToolResult("c0", "ok")], head=head)
+    return not after or after.startswith(before)
 
 
 _BEGINNINGS = (
