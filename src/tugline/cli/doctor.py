@@ -65,6 +65,7 @@ def doctor(
     model: Annotated[Path | None, typer.Option(help="Model directory; default: the shipped pilot.")] = None,
     harness: Annotated[str, typer.Option(help="Harness to check.")] = "pi",
     tokenizer: Annotated[Path | None, typer.Option(help="For a .jinja: model directory or tokenizer.json.")] = None,
+    template: Annotated[str | None, typer.Option(help="For a model directory: another template.")] = None,
     parser: Annotated[str | None, typer.Option(help="For a template: its reply format.")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="For a template: a token that ends a turn.")] = None,
     fuzz: Annotated[int, typer.Option(min=0, help="For a template: random conversations to compare.")] = 0,
@@ -72,9 +73,9 @@ def doctor(
 ) -> None:
     """See HELP."""
     if parts and len(parts) == 2 and parts[0] == "template" and parts[1] not in PARTS:
-        judge_template(parts[1], Options(tokenizer, parser, tuple(stop or ()), fuzz, as_json))
-    if tokenizer or parser or stop or fuzz:
-        err = ConfigError("--tokenizer, --parser, --stop and --fuzz need `template TARGET`", where="doctor")
+        judge_template(parts[1], Options(tokenizer, template, parser, tuple(stop or ()), fuzz, as_json))
+    if tokenizer or template or parser or stop or fuzz:
+        err = ConfigError("--tokenizer, --template, --parser, --stop and --fuzz need `template TARGET`", where="doctor")
         output.fail(err, as_json=as_json)
     asked = parts or list(PARTS)
     unknown = [p for p in asked if p not in PARTS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -32,6 +32,7 @@ class Options:
     """Flags of `doctor template TARGET`."""
 
     tokenizer: Path | None = None
+    template: str | None = None
     parser: str | None = None
     stop: tuple[str, ...] = ()
     fuzz: int = 0
@@ -39,12 +40,14 @@ class Options:
 
 
 def judge_template(target: str, options: Options) -> NoReturn:
-    """Exit 0: tools can be shown. 1: they cannot, or a conversation differed silently. 2: there is nothing to judge."""
+    """Exit 0: tools can be shown. 1: they cannot, no reply format fits, or a conversation differed silently. 2: there
+    is nothing to judge."""
     try:
         found = _judged(target, options)
     except TuglineError as err:
         output.fail(err, as_json=options.as_json)
-    ok = found.verdict.tools.representable and not (found.fuzz and found.fuzz.silent)
+    silent = found.fuzz is not None and found.fuzz.silent > 0
+    ok = found.verdict.tools.representable and found.format_known and not silent
     if options.as_json:
         output.emit({"ok": ok, "target": target, **msgspec.to_builtins(found)})
     else:
@@ -57,11 +60,14 @@ def _judged(target: str, options: Options) -> Judgement:
     path = SHIPPED.get(target, Path(target).expanduser())
     if not path.exists():
         known = ", ".join(SHIPPED)
-        raise ConfigError(f"{target} is no file, no directory and no shipped model ({known})", where="doctor template")
+        told = f"{target} is no file, no directory and no shipped model ({known}); nothing is downloaded"
+        raise ConfigError(told, where="doctor template")
     if options.tokenizer is not None and not options.tokenizer.exists():
         raise ConfigError(f"{options.tokenizer} is not there", where="--tokenizer")
     if path.is_dir() and options.tokenizer is not None:
         raise ConfigError("a model directory has its own tokenizer", where="--tokenizer")
+    if options.template is not None and not path.is_dir():
+        raise ConfigError("goes with a model directory", where="--template")
     cache = Path(load(None, dict(os.environ), {}).settings.cache.dir).expanduser()
     request = Request(
         str(path.absolute()),
@@ -70,6 +76,7 @@ def _judged(target: str, options: Options) -> Judgement:
         list(options.stop),
         options.fuzz,
         str(cache),
+        options.template,
     )
     limit = _LIMIT + options.fuzz
     try:
@@ -81,7 +88,8 @@ def _judged(target: str, options: Options) -> Judgement:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"the template takes longer than {limit} s: it may never end", where=target) from None
+        told = f"judging it takes longer than {limit} s: the template may never end, or this machine is too busy"
+        raise ConfigError(told, where=target) from None
     try:
         answer = msgspec.json.decode(done.stdout, type=Answer)
     except msgspec.DecodeError:
@@ -108,8 +116,11 @@ def _show(target: str, found: Judgement) -> None:
     for title, results in (("breaks", bad), ("worth knowing", notes)):
         if results:
             console.print(title)
-        for result in results:
-            _show_result(result)
+            _show_results(results, verdict)
+    if verdict.tools.representable and not found.format_known:
+        what = "a start refuses this: no reply format fits. Choose one with --parser (settings: engine.parser)"
+        console.print(f"no  {what}; plain reads text and no calls", markup=False)
+        return
     last = "can be used with tools" if verdict.tools.representable else "cannot show tools"
     console.print(f"{'ok' if verdict.tools.representable else 'no'}  {last}: {verdict.tools.why}", markup=False)
 
@@ -135,7 +146,7 @@ def _rows(found: Judgement) -> Iterator[tuple[str, str]]:
         for example in found.fuzz.examples:
             yield "", example
     for what, source in found.sources.items():
-        yield what, f"from {source}"
+        yield what, source if source.startswith(("the template", "nothing")) else f"from {source}"
     for note in found.notes:
         yield "note", note
 
@@ -167,24 +178,56 @@ _ADVICE = {
     "P3_reasoning": "earlier reasoning is not shown again; what was sampled stays in bridged prompts",
     "P3_calls": "use a template of this family that shows tool calls (settings: engine.template)",
     "P3_noargs": "use a template of this family that shows tool calls (settings: engine.template)",
+    "P3_offered": "tell of them in the system message, or use a template that does (settings: engine.template)",
     "P4": "use a template of this family that keeps the order (settings: engine.template)",
-    "P5": "nothing to do: bridged prompts keep what was sampled",
-    "P6": "nothing to do: the whole history is rendered for each bridge",
+    "P5": "nothing: bridged prompts keep what was sampled",
+    "P6": "nothing: the whole history is rendered for each bridge",
     "P7": "what cannot stand there is rendered anew, and counted",
-    "P13": "set engine.template_kwargs to the arguments above, or edits.history_reasoning = 'template'",
     "P14": "every prompt is rendered anew; please report the template",
     "P15": "use the tokenizer that belongs to this template",
     "P16": "harness text that spells control tokens is refused",
 }
+_SPLIT = "several calls of a turn are given one by one"
+"""As probe P7_shape says it."""
 
 
-def _show_result(result: Result) -> None:
+def _advice(result: Result, verdict: Verdict) -> str:
+    """What to do about a probe that failed. It depends on what serves in its place."""
+    name = result.name
+    shows_one = name.startswith(("P3_calls", "P3_noargs")) and verdict.tools.parallel > 0 and not name.endswith("_1")
+    if shows_one and any(_SPLIT in r.what for r in verdict.results if r.name == "P7_shape"):
+        return "nothing for a model that calls one tool per turn; more are given one by one, counted calls_split"
+    if name == "P13":
+        if verdict.faithful:
+            return f"set engine.template_kwargs to {verdict.faithful[0]}"
+        return "nothing: what was sampled stays; edits.history_reasoning = 'template' renders it anew instead"
+    if name == "P6" and verdict.bridge != "splice":
+        return ""
+    if name == "P14" and verdict.bridge == "renderers":
+        return "nothing: the bridge of the renderers package serves in its place"
+    if name == "P14" and not verdict.close:
+        return ""
+    stem, start = name.rpartition("_")[0], name.partition("_")[0]
+    return _ADVICE.get(name) or _ADVICE.get(stem) or _ADVICE.get(start) or ""
+
+
+def _grouped(results: Sequence[Result], verdict: Verdict) -> Iterator[tuple[list[Result], str]]:
+    """Results that say the same and ask for the same, together; with what they ask for."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        asks = result.status == "fail" or result.name == "P3_offered"
+        advice = _advice(result, verdict) if asks else ""
+        groups.setdefault((result.what, advice), []).append(result)
+    yield from ((group, advice) for (_, advice), group in groups.items())
+
+
+def _show_results(results: Sequence[Result], verdict: Verdict) -> None:
     console = output.console()
-    console.print(f"  {result.name:<16} {output.printable(result.what)}", markup=False)
-    if result.example:
-        console.print(f"  {'':<16} e.g. {output.printable(result.example)!r}", markup=False)
-    advice = _ADVICE.get(result.name) or _ADVICE.get(result.name.rpartition("_")[0]) or _ADVICE.get(
-        result.name.partition("_")[0]
-    )  # fmt: skip
-    if result.status == "fail" and advice:
-        console.print(f"  {'':<16} do: {advice}", markup=False)
+    for group, advice in _grouped(results, verdict):
+        first, *others = group
+        also = f" (also {', '.join(r.name for r in others)})" if others else ""
+        console.print(f"  {first.name:<16} {output.printable(first.what)}{also}", markup=False)
+        if first.example:
+            console.print(f"  {'':<16} e.g. {output.printable(first.example)!r}", markup=False)
+        if advice:
+            console.print(f"  {'':<16} do: {advice}", markup=False)

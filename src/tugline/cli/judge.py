@@ -58,6 +58,8 @@ class Request(msgspec.Struct):
     stop: list[str] = []
     fuzz: int = 0
     cache: str | None = None
+    template: str | None = None
+    """Instead of the directory's own: a file, or the name of one of its own."""
 
 
 class Fuzzed(msgspec.Struct):
@@ -83,6 +85,8 @@ class Judgement(msgspec.Struct):
     fuzz: Fuzzed | None = None
     sources: dict[str, str] = {}
     """Of a model directory: where template, reply format, window and each stop token come from."""
+    format_known: bool = True
+    """False: no reply format fits and none was asked for. Plain text was assumed; a start would refuse it."""
 
 
 class Answer(msgspec.Struct):
@@ -100,6 +104,7 @@ class _Built:
     structure_only: bool
     notes: tuple[str, ...]
     sources: Mapping[str, str] = field(default_factory=dict)
+    format_known: bool = True
 
 
 def judge(request: Request) -> Judgement:
@@ -117,6 +122,7 @@ def judge(request: Request) -> Judgement:
         time.perf_counter() - begun,
         _fuzz(built.chat, request.fuzz) if request.fuzz else None,
         dict(built.sources),
+        built.format_known,
     )
 
 
@@ -143,7 +149,7 @@ def _read(folder: Path, template: Path | None, request: Request) -> _Built:
 
     def asked(parser: str | None) -> Asked:
         # The window changes nothing in a template, and a directory need not name one to be judged.
-        return Asked(parser, tuple(request.stop), str(template) if template else None, _CONTEXT)
+        return Asked(parser, tuple(request.stop), str(template) if template else request.template, _CONTEXT)
 
     def made(parser: str | None) -> ChatModel:
         return chat_model(folder, asked(parser), verdicts)
@@ -158,10 +164,12 @@ def _read(folder: Path, template: Path | None, request: Request) -> _Built:
             chat = made("plain")
         except ConfigError:
             raise err from None
-        notes = (f"{err.message.partition('. ')[0]}; judged as plain text",)
+        notes = (f"{_unknown(err)}; judged as plain text",)
     known = read_model_dir(folder, asked(chat.parser if notes else request.parser)).sources
     sources = {name: source for name, source in known.items() if name != "context"}
-    return _Built(chat, chat.parser, str(folder / "tokenizer.json"), False, notes, sources)
+    if notes:
+        sources["parser"] = "nothing: plain is assumed"
+    return _Built(chat, chat.parser, str(folder / "tokenizer.json"), False, notes, sources, not notes)
 
 
 def _file(path: Path, request: Request) -> _Built:
@@ -183,13 +191,13 @@ def _bare(template: str, raw: bytes, specials: dict[str, str], asked: tuple[Requ
     """A template and a tokenizer without a model around them: format and stop tokens are told by what they hold."""
     request, structure_only = asked
     added, notes = _added(raw, Path("tokenizer.json")), list[str]()
-    parser = request.parser
+    parser, known = request.parser, True
     if parser is None:
         try:
             parser = detect(template, added).name
         except ConfigError as err:
-            parser = "plain"
-            notes.append(f"{err.message.partition('. ')[0]}; judged as plain text")
+            parser, known = "plain", False
+            notes.append(f"{_unknown(err)}; judged as plain text")
     family = families().get(parser)
     stop = tuple(request.stop) or tuple(s for s in (family.stop if family else ()) if s in added)
 
@@ -203,7 +211,13 @@ def _bare(template: str, raw: bytes, specials: dict[str, str], asked: tuple[Requ
         chat = made(stop)
     if structure_only:
         notes.append("no tokenizer was given: a stand-in shows the template's structure, not its ids")
-    return _Built(chat, parser, "stand-in" if structure_only else str(request.tokenizer), structure_only, tuple(notes))
+    whose = "stand-in" if structure_only else str(request.tokenizer)
+    return _Built(chat, parser, whose, structure_only, tuple(notes), format_known=known)
+
+
+def _unknown(err: ConfigError) -> str:
+    """What was seen, without the file that could say more and the list of families."""
+    return err.message.removeprefix(f"{err.where}: ").partition(". ")[0]
 
 
 class _Config(msgspec.Struct):
@@ -240,13 +254,17 @@ class _Added(msgspec.Struct):
 
 class _Tokens(msgspec.Struct):
     added_tokens: list[_Added] = []
+    model: msgspec.Raw = msgspec.Raw()
 
 
 def _added(raw: bytes, file: Path) -> frozenset[str]:
     try:
-        return frozenset(t.content for t in msgspec.json.decode(raw, type=_Tokens).added_tokens)
+        found = msgspec.json.decode(raw, type=_Tokens)
     except msgspec.DecodeError as err:
         raise ConfigError(f"not valid: {err}", where=str(file)) from err
+    if not bytes(found.model).startswith(b"{"):
+        raise ConfigError("is no tokenizer.json: it holds no model", where=str(file))
+    return frozenset(t.content for t in found.added_tokens)
 
 
 def _specials(added: frozenset[str]) -> dict[str, str]:

@@ -54,7 +54,7 @@ def jinja(folder: Path, text: str | bytes) -> str:
 def test_a_model_directory_in_words(tmp_path: Path, cache: Path) -> None:
     status, out, shown = doctor(str(model_dir(tmp_path / "m")))
     assert (status, out) == (0, "")
-    promises = ("E always", "C always", "F counted", "S always", "no template argument makes C = F")
+    promises = ("E always", "C always", "F counted", "S counted", "no template argument makes C = F")
     for word in ("bridge", "splice", *promises, "behind a turn may stand", "<|im_end|>", "P13", "e.g.", "do:"):
         assert word in shown, word
     assert len(list((cache / "templates").glob("*.json"))) == 1
@@ -105,6 +105,38 @@ def test_a_template_alone_is_judged_by_its_structure(tmp_path: Path) -> None:
 def test_a_template_with_another_models_tokenizer(tmp_path: Path) -> None:
     status, found = as_json(jinja(tmp_path, CHATML), "--tokenizer", str(model_dir(tmp_path / "m", "{{ 1 }}")))
     assert (status, found["structure_only"], found["verdict"]["append_only"]) == (0, False, True)
+
+
+def test_a_directory_without_a_template_is_judged_with_another(tmp_path: Path) -> None:
+    base = model_dir(tmp_path / "m")
+    (base / "chat_template.jinja").unlink()
+    status, _, shown = doctor(str(base))
+    assert status == 2 and "--template FILE" in shown
+    status, found = as_json(str(base), "--template", jinja(tmp_path, CHATML))
+    assert (status, found["parser"], found["verdict"]["append_only"]) == (0, "qwen3", True)
+    assert doctor(jinja(tmp_path, CHATML), "--template", "x.jinja")[0] == 2
+
+
+def test_a_directory_that_a_start_refuses_is_not_ok(tmp_path: Path) -> None:
+    strange = CHATML.replace("<tool_call>", "<call>").replace("</tool_call>", "</call>")
+    folder = str(model_dir(tmp_path / "m", strange))
+    status, found = as_json(folder)
+    assert (status, found["ok"], found["format_known"]) == (1, False, False)
+    assert found["verdict"]["tools"]["representable"] and found["sources"]["parser"].startswith("nothing")
+    assert "a start refuses this" in doctor(folder)[2]
+    assert as_json(folder, "--parser", "plain")[0] == 0
+
+
+def test_the_same_advice_stands_once(tmp_path: Path) -> None:
+    shown = doctor(jinja(tmp_path, DROPS_CALLS))[2]
+    assert shown.count("use a template of this family that shows tool calls") == 1
+    assert "also P3_noargs_1" in shown
+
+
+def test_a_tokenizer_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    status, _, shown = doctor(jinja(tmp_path, CHATML), "--tokenizer", str(tmp_path / "config.json"))
+    assert status == 2 and "config.json: is no tokenizer.json" in shown
 
 
 def test_a_shipped_model_by_name() -> None:

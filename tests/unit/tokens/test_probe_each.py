@@ -59,6 +59,7 @@ BROKEN = {
     "P14": changed((END, END.replace("\\n' }}", "\\n' if m.content | length != 12 else '<|im_end|>' }}"))),
 }  # fmt: skip
 NOTED = {
+    "P3_offered": STRIPPING,
     "P4_text": changed((CONTENT, "{{- '' if m.tool_calls else m.content }}"),
                        ("{{- '}\\n</tool_call>' }}\n{%- endfor %}",
                         "{{- '}\\n</tool_call>' }}\n{%- endfor %}{{ m.content if m.tool_calls else '' }}")),

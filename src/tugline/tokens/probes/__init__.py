@@ -62,7 +62,7 @@ def run_probes(bench: Bench) -> tuple[Verdict, Rules]:
             results=tuple(sorted(trial.results, key=lambda r: _number(r.name))),
             bridge=cast('Literal["splice", "renderers", "none"]', chosen),
             why=why,
-            promises=promises(chosen, sorted(good), append_only, found, (tools, clock)),
+            promises=promises(chosen, sorted(good), append_only, found, (tools, clock, bench.renderer.shape.unseen)),
             appendable=tuple(sorted(good)),
             follows=follows,
             arguments=bench.renderer.shape.arguments,

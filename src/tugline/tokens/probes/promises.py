@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tugline.tokens.fallback import Trial
@@ -31,9 +31,13 @@ def with_hand(verdict: Verdict, hand: Trial) -> Verdict:
 
 
 def promises(
-    bridge: str, appendable: Sequence[str], append_only: bool, found: Sequence[Switch], seen: tuple[Tools, Clock]
+    bridge: str,
+    appendable: Sequence[str],
+    append_only: bool,
+    found: Sequence[Switch],
+    seen: tuple[Tools, Clock, Collection[str]],
 ) -> tuple[Promise, ...]:
-    """One sentence for each of E, C, F, S."""
+    """One sentence for each of E, C, F, S. `seen`: calls, the clock, and what the template leaves out."""
     exact = Promise("E", "always", "what is trained is what the engine read and sampled")
     return exact, _continuous(bridge, appendable), _format(bridge, append_only, found), _meaning(*seen)
 
@@ -57,9 +61,18 @@ def _format(bridge: str, append_only: bool, found: Sequence[Switch]) -> Promise:
     return Promise("F", "counted", f"a user message makes the template rewrite turns that a bridge keeps; {advice}")
 
 
-def _meaning(tools: Tools, clock: Clock) -> Promise:
+_UNSEEN = {
+    "tools": "which tools there are (`tools_unseen`)",
+    "text": "the text of a turn that also calls a tool (`text_unseen`)",
+}
+
+
+def _meaning(tools: Tools, clock: Clock, unseen: Collection[str]) -> Promise:
     if not tools.representable:
         return Promise("S", "no", f"conversations with tools are not shown as they were: {tools.why}")
+    left_out = [what for name, what in _UNSEEN.items() if name in unseen]
+    if left_out:
+        return Promise("S", "counted", f"the template does not show {' and '.join(left_out)}")
     if clock.varies:
         return Promise("S", "counted", "the prompt holds the date; a session keeps the one it began with")
     return Promise("S", "always", "the harness's words reach the model")

@@ -79,11 +79,13 @@ def survival(trial: Trial) -> Tools:
 
 
 def _bare_tools(trial: Trial) -> None:
-    """Whether tools may be declared as shortly as the wire allows. Harnesses send such."""
+    """Whether tools may be declared as shortly as the wire allows, as harnesses do, and are shown at all."""
     bare = '{"type":"function","function":{"name":"run","parameters":{"type":"object","properties":{"cmd":{}}}}}'
     _, refused = trial.tried(trial.start, head=Head((Tool("run", bare),)))
     what = f"tools without descriptions are refused: {refused}" if refused else ""
     trial.say("P3_tools", what, bare)
+    hidden = "the template never shows which tools there are" if "tools" in trial.renderer.shape.unseen else ""
+    trial.say("P3_offered", hidden, status="note")
 
 
 def _calls(trial: Trial, n: int, kind: str) -> tuple[str, str, bool]:
