@@ -25,6 +25,13 @@ from tugline.tokens.messages import (
     with_null,
 )
 
+RESERVED = frozenset(
+    (
+        *("messages", "conversations", "tools", "chat_template", "self", clock.VARIABLE),
+        *("add_generation_prompt", "continue_final_message", "return_assistant_tokens_mask"),
+    )
+)
+"""Arguments of a template that are not for settings or requests to give: each prompt says them itself."""
 _SENTINEL = "zQseNtineLQz"
 _NONCE = "TgNeutraL"
 
@@ -79,7 +86,7 @@ class Renderer:
 
     def _unforged(self, ask: Ask, made: Composed) -> Composed:
         """`made`, unless a word of the harness became a control token by the letters that the template puts around it
-        (`<` KEY `>`): then without such words, counted. Words are left alone at first because templates compare them."""
+        (`<` KEY `>`): then without such words, counted. Words are left alone at first: templates compare them."""
         sources = [t.spec for t in ask.head.tools] if ask.tools else []
         if self.shape.arguments == "dict":
             sources += [c.arguments for item in ask.items if isinstance(item, Assistant) for c in item.calls]
@@ -166,8 +173,10 @@ class Renderer:
         and words that are to be swapped wherever they stand."""
         head, words = asked
         clean = self.screen.clean
-        dirty = bool(words) or any(not clean(s) for s in harness_strings(plan)) or any(
-            not clean(s, words=False) for s in strings(kwargs)
+        dirty = (
+            bool(words)
+            or any(not clean(s) for s in harness_strings(plan))
+            or any(not clean(s, words=False) for s in strings(kwargs))
         )
         if not dirty and tools is not None:
             # Raw text first: walking a large tool list costs more than all the rest.
@@ -246,7 +255,10 @@ def _kwargs(head: Head) -> dict[str, JSON]:
     if head.template_kwargs == "{}":
         return {}
     with boundary(Unsupported, "chat_template_kwargs"):
-        return cast("dict[str, JSON]", msgspec.json.decode(head.template_kwargs, type=dict[str, object]))
+        kwargs = cast("dict[str, JSON]", msgspec.json.decode(head.template_kwargs, type=dict[str, object]))
+    if taken := sorted(RESERVED & kwargs.keys()):
+        raise Unsupported(f"{', '.join(taken)} cannot be set: every prompt has its own", path="chat_template_kwargs")
+    return kwargs
 
 
 def _plant(message: Message, sentinel: str, shape: Shape) -> None:

@@ -30,8 +30,8 @@ _HEADER = re.compile(
     r"(?:<\|channel\|>\s*+(?P<channel>[a-z]++)\s*+(?:to=(?P<second>[^\s<]++))?+\s*+(?:<\|constrain\|>)?+\s*+[a-z_]*+)?+"
     r"\s*+"
 )
-"""Role, recipient, channel, recipient, format of the arguments: each where it may stand. Nothing is tried twice: a model
-may sample any number of blanks between them."""
+"""Role, recipient, channel, recipient, format of the arguments: each where it may stand. Nothing is tried twice: a
+model may sample any number of blanks between them."""
 
 
 @dataclass(frozen=True, slots=True)
