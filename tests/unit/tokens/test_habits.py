@@ -378,9 +378,9 @@ def test_the_regions_of_the_kit_are_single_tokens() -> None:
 
 
 def test_a_template_that_shows_calls_only_beside_null_is_given_null() -> None:
-    source = CHATML.replace(
-        "for c in m.tool_calls or []", "for c in (m.tool_calls or []) if m.content is none"
-    ).replace("{{- m.content }}", "{{- m.content or '' }}")
+    source = CHATML.replace("for c in m.tool_calls or []", "for c in (m.tool_calls or []) if m.content is none").replace(
+        "{{- m.content }}", "{{- m.content or '' }}"
+    )
     chat = model(source)
     turn = Assistant(calls=(ToolCall("c1", "run", '{"cmd": "ls"}'),))
     rendered = chat.render(HEAD, [UserText("a"), turn, ToolResult("c1", "ok")])
