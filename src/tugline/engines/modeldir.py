@@ -20,6 +20,7 @@ from tugline.engines.modelparts.files import optional
 from tugline.engines.modelparts.vocabulary import Vocabulary, tokenizer_json
 from tugline.engines.modelparts.window import Config, window
 from tugline.tokens.families import detect, families, understood
+from tugline.tokens.render import RESERVED
 
 _SPECIALS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -102,6 +103,7 @@ def read_model_dir(path: Path, asked: Asked = NOTHING) -> ModelFiles:
     ends = _stops(path, own, asked, (config, settings, vocabulary, parser))
     context, measured = _context(path, own, asked, window(config, settings))
     vocab = config.text.vocab_size or config.vocab_size or vocabulary.size()
+    _check_arguments(path, own, asked)
     _check(path, {word: token for word, (token, _) in ends.tokens.items()}, vocab)
     return ModelFiles(
         path=path,
@@ -194,6 +196,15 @@ def _check(path: Path, ends: Mapping[str, int], vocab: int) -> None:
             f"vocab_size {vocab} leaves no room for the stop tokens {outside}: the tokenizer is of another model",
             where=str(path / "config.json"),
         )
+
+
+def _check_arguments(path: Path, own: _Tugline, asked: Asked) -> None:
+    for given, where in (
+        (asked.template_kwargs, f"{asked.section}.template_kwargs"),
+        (own.template_kwargs, f"{path / 'tugline.json'} [template_kwargs]"),
+    ):
+        if taken := sorted(RESERVED & given.keys()):
+            raise ConfigError(f"{', '.join(taken)} cannot be set: every prompt has its own", where=where)
 
 
 def _response_template(settings: Mapping[str, Any]) -> bytes | None:

@@ -154,9 +154,8 @@ class _Tokenizer:
         return self._codec.decode(ids, specials=not skip_special_tokens)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        if self._marks is None:
-            return ids_list(self._codec.encode(text))
-        return ids_list(self._codec.encode_marked(text, self._marks.restore))
+        # Never the stock encoding: normal forms of letters may spell a control token to it.
+        return ids_list(self._codec.encode_marked(text, self._marks.restore if self._marks is not None else str))
 
     def convert_tokens_to_ids(self, token: str) -> int | None:
         return self._codec.token(token)

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from tugline.tokens.tokenfile import ends, trie
 
 JSON: TypeAlias = "str | int | float | bool | list[JSON] | dict[str, JSON] | None"
@@ -37,6 +39,8 @@ class Screen:
         # In JSON text: what stands in front of a closing quote, or behind an opening one, and may be part of a token.
         self._closing = re.compile(f'{self._firsts.pattern}[^"]{{0,{self._longest}}}"')
         self._opening = re.compile(f'"[^"]{{0,{self._longest}}}?{self._lasts.pattern}')
+        self._short = re.compile(f'"(?=([^"]{{1,{max(1, self._longest)}}})")')
+        self._tokens = tuple(tokens)
         self._all = "\n\n".join(tokens)
         # In JSON text a token that has one of these is written differently.
         self._escaped = any(c in t for t in tokens for c in '"\\')
@@ -52,7 +56,28 @@ class Screen:
         return not (
             any(self._head(m.group()[:-1]) for m in self._closing.finditer(source))
             or any(self._tail(m.group()[1:]) for m in self._opening.finditer(source))
+            or any(not _WORD.fullmatch(piece) for piece in self._pieces_in(source))
         )
+
+    def words_in(self, source: str) -> set[str]:
+        """Words that are strings of a JSON text and pieces of a control token: what `pieces` leaves without `words`.
+        A text that is no JSON counts as one string."""
+        if "\\" not in source and source[:1] in ("{", "["):
+            found = self._pieces_in(source)
+        else:
+            try:
+                found = {s for s in strings(msgspec.json.decode(source)) if s and s in self._all}
+            except (msgspec.DecodeError, RecursionError):
+                found = {source} if source and source in self._all else set()
+        return {word for word in found if _WORD.fullmatch(word)}
+
+    def around(self, words: set[str]) -> tuple[str, ...]:
+        """Control tokens that have one of `words` inside."""
+        return tuple(t for t in self._tokens if any(word in t for word in words))
+
+    def _pieces_in(self, source: str) -> set[str]:
+        """What stands between two quotes of a JSON text and is a piece of a token. It may find too much."""
+        return {piece for piece in set(self._short.findall(source)) if piece in self._all}
 
     def clean(self, text: str, *, words: bool = True) -> bool:
         """Whether `text` can neither hold a control token nor complete one together with its neighbours.
@@ -113,6 +138,8 @@ class Marks:
     literals: dict[str, str]
     whole: set[str]
     """Placeholders that stand for a complete control token."""
+    words: frozenset[str] = frozenset()
+    """Words that `deep` does not leave alone: with the template's letters around them they spell a control token."""
 
     @property
     def placeholder(self) -> re.Pattern[str]:
@@ -125,11 +152,11 @@ class Marks:
         A mere word that is a piece of a token stays: templates compare such strings (`"type": "object"`).
         """
         if isinstance(value, str):
-            return self.text(value, words=False)
+            return self.text(value, words=value in self.words)
         if isinstance(value, list):
             return [self.deep(v) for v in value]
         if isinstance(value, dict):
-            return {self.text(k, words=False): self.deep(v) for k, v in value.items()}
+            return {self.text(k, words=k in self.words): self.deep(v) for k, v in value.items()}
         return value
 
     def text(self, text: str, *, words: bool = True) -> str:

@@ -25,6 +25,13 @@ from tugline.tokens.messages import (
     with_null,
 )
 
+RESERVED = frozenset(
+    (
+        *("messages", "conversations", "tools", "chat_template", "self", clock.VARIABLE),
+        *("add_generation_prompt", "continue_final_message", "return_assistant_tokens_mask"),
+    )
+)
+"""Arguments of a template that are not for settings or requests to give: each prompt says them itself."""
 _SENTINEL = "zQseNtineLQz"
 _NONCE = "TgNeutraL"
 
@@ -72,11 +79,29 @@ class Renderer:
     def compose(self, ask: Ask) -> Composed:
         """Run the template. Raises Unsupported when the template refuses the conversation."""
         try:
-            return self._composed(ask)
+            made = self._composed(ask)
+            return self._unforged(ask, made)
         except RecursionError as err:
             raise Unsupported("tools or arguments nest too deeply to be shown to a model") from err
 
-    def _composed(self, ask: Ask) -> Composed:
+    def _unforged(self, ask: Ask, made: Composed) -> Composed:
+        """`made`, unless a word of the harness became a control token by the letters that the template puts around it
+        (`<` KEY `>`): then without such words, counted. Words are left alone at first: templates compare them."""
+        sources = [t.spec for t in ask.head.tools] if ask.tools else []
+        if self.shape.arguments == "dict":
+            sources += [c.arguments for item in ask.items if isinstance(item, Assistant) for c in item.calls]
+        words: set[str] = set()
+        for source in (ask.head.template_kwargs, *sources):
+            words |= self.screen.words_in(source)
+        tokens = [token for token in self.screen.around(words) if token in made.text] if words else []
+        if not tokens:
+            return made
+        other = self._composed(ask, frozenset(word for word in words if any(word in token for token in tokens)))
+        if all(other.text.count(token) == made.text.count(token) for token in tokens):
+            return made
+        return replace(other, drift=other.drift | {"special_in_text"})
+
+    def _composed(self, ask: Ask, words: frozenset[str] = frozenset()) -> Composed:
         items = list(ask.items)
         prefill = isinstance(items[-1], Prefill) if items else False
         tools = self._tools(ask.head) if ask.tools else None
@@ -87,7 +112,7 @@ class Renderer:
         else:  # what stands in front has been counted when it was said
             plan, drift, at = messages_around(items, self.shape, ask.sentinel_at)
         kwargs = _kwargs(ask.head)
-        marks = self._screen(plan, tools, kwargs, ask.head)
+        marks = self._screen(plan, tools, kwargs, (ask.head, words))
         if marks is not None:
             plan = rewritten(plan, marks.text, marks.deep)
             tools = cast("list[JSON] | None", marks.deep(tools))
@@ -138,12 +163,20 @@ class Renderer:
         return self.codec.encode_marked(text, marks.restore), drift
 
     def _screen(
-        self, plan: list[Message], tools: list[JSON] | None, kwargs: dict[str, JSON], head: Head
+        self,
+        plan: list[Message],
+        tools: list[JSON] | None,
+        kwargs: dict[str, JSON],
+        asked: tuple[Head, frozenset[str]],
     ) -> Marks | None:
-        """Marks to use, or None when nothing in the request spells a control token (the usual case)."""
+        """Marks to use, or None when nothing in the request spells a control token (the usual case). `asked`: the head,
+        and words that are to be swapped wherever they stand."""
+        head, words = asked
         clean = self.screen.clean
-        dirty = any(not clean(s) for s in harness_strings(plan)) or any(
-            not clean(s, words=False) for s in strings(kwargs)
+        dirty = (
+            bool(words)
+            or any(not clean(s) for s in harness_strings(plan))
+            or any(not clean(s, words=False) for s in strings(kwargs))
         )
         if not dirty and tools is not None:
             # Raw text first: walking a large tool list costs more than all the rest.
@@ -152,7 +185,7 @@ class Renderer:
         if not dirty:
             return None
         everything = [*harness_strings(plan), *strings(cast("JSON", tools)), *strings(kwargs)]
-        return Marks(self.screen, unused(_NONCE, everything), {}, set())
+        return Marks(self.screen, unused(_NONCE, everything), {}, set(), words)
 
     def _unseen(self, items: Sequence[Item], tools: list[JSON] | None) -> set[str]:
         """Drift of what the template leaves out."""
@@ -222,7 +255,10 @@ def _kwargs(head: Head) -> dict[str, JSON]:
     if head.template_kwargs == "{}":
         return {}
     with boundary(Unsupported, "chat_template_kwargs"):
-        return cast("dict[str, JSON]", msgspec.json.decode(head.template_kwargs, type=dict[str, object]))
+        kwargs = cast("dict[str, JSON]", msgspec.json.decode(head.template_kwargs, type=dict[str, object]))
+    if taken := sorted(RESERVED & kwargs.keys()):
+        raise Unsupported(f"{', '.join(taken)} cannot be set: every prompt has its own", path="chat_template_kwargs")
+    return kwargs
 
 
 def _plant(message: Message, sentinel: str, shape: Shape) -> None:

@@ -142,6 +142,8 @@ def test_settings_win_over_tugline_json_over_content(model: Path, tmp_path: Path
         (Asked(stop=("</s>",)), r"^engine\.stop: stop tokens \['</s>'\] are not in the tokenizer"),
         (Asked(template="none.jinja"), r"^engine\.template: no file 'none\.jinja', and .* are: default"),
         (Asked(template="none.jinja", section="engines.judge"), r"^engines\.judge\.template: "),
+        (Asked(template_kwargs={"tools": "x", "a": 1}), r"^engine\.template_kwargs: tools cannot be set"),
+        (Asked(template_kwargs={"continue_final_message": True}), r"^engine\.template_kwargs: continue_final_message "),
     ],
 )
 def test_what_settings_get_wrong_is_named(model: Path, asked: Asked, says: str) -> None:

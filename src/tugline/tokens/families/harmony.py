@@ -26,10 +26,12 @@ _CONSTRAIN = "<|constrain|>"
 _MARKERS = (_START, _CHANNEL, _MESSAGE, _END, _RETURN, _CALL, _CONSTRAIN)
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _HEADER = re.compile(
-    r"\s*(?:assistant)?\s*(?:to=(?P<first>[^\s<]+))?\s*"
-    r"(?:<\|channel\|>\s*(?P<channel>[a-z]+)\s*(?:to=(?P<second>[^\s<]+))?\s*(?:<\|constrain\|>)?\s*[a-z_]*)?\s*"
+    r"\s*+(?:assistant)?+\s*+(?:to=(?P<first>[^\s<]++))?+\s*+"
+    r"(?:<\|channel\|>\s*+(?P<channel>[a-z]++)\s*+(?:to=(?P<second>[^\s<]++))?+\s*+(?:<\|constrain\|>)?+\s*+[a-z_]*+)?+"
+    r"\s*+"
 )
-"""Role, recipient, channel, recipient, format of the arguments: each where it may stand."""
+"""Role, recipient, channel, recipient, format of the arguments: each where it may stand. Nothing is tried twice: a
+model may sample any number of blanks between them."""
 
 
 @dataclass(frozen=True, slots=True)
