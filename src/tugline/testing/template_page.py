@@ -140,12 +140,8 @@ def _tools(rows: Sequence[Row]) -> list[str]:
     out += [f"| {r.name} | {_cell(r.tools)} |" for r in bad]
     one = [r for r in rows if r.representable and "only the first" in r.tools]
     if one:
-        out += [
-            "",
-            "These show one call of a turn. Several are given one by one, each with its result, and counted",
-            "",
-        ]
-        out[-2] += " (`calls_split`): " + ", ".join(r.name for r in one) + "."
+        told = "These show one call of a turn. Several are given one by one, each with its result, and counted"
+        out += ["", f"{told} (`calls_split`): {', '.join(r.name for r in one)}.", ""]
     return out
 
 
