@@ -274,6 +274,8 @@ def _specials(added: frozenset[str]) -> dict[str, str]:
 def _small(path: Path, most: int) -> None:
     with _reading(path):
         size = path.stat().st_size if path.exists() else 0
+        if path.exists() and not path.is_file():  # a pipe never ends
+            raise ConfigError("is no regular file", where=str(path))
     if size > most:
         raise ConfigError(f"has {size:,} bytes; more than {most:,} are not read", where=str(path))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tugline.cli import doctor_template
+from tugline.cli.judge import Request, judge
 from tugline.cli.main import app
+from tugline.core.errors import ConfigError
 from unit.tokens.chat_kit import CHATML, DROPS_CALLS, REORDERS, STRIPPING, tokenizer_json
 
 FIRST_ONLY = CHATML.replace("{%- for c in m.tool_calls or [] %}", "{%- for c in (m.tool_calls or [])[:1] %}")
@@ -239,3 +242,18 @@ def test_a_judge_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(doctor_template.sys, "executable", str(killer))
     status, _, shown = doctor("pilot")
     assert status == 2 and "signal 9" in shown
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jinja")
+    with pytest.raises(ConfigError, match="is no regular file"):
+        judge(Request(str(tmp_path / "pipe.jinja")))
+
+
+@pytest.mark.xfail(strict=True, reason="paths of settings are expanded without a word for a user that is not there")
+def test_a_cache_of_a_user_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUGLINE_CACHE", "~nosuchuser/cache")
+    (tmp_path / "a.jinja").write_text(CHATML)
+    status, _, said = doctor(str(tmp_path / "a.jinja"))
+    assert status == 2
+    assert "nosuchuser" in said
