@@ -358,8 +358,10 @@ def test_a_template_is_told_the_instant_of_its_head() -> None:
     text = chat.decode(chat.render(Head(clock=NEW_YEAR), START).ids)
     assert text.startswith("<|role|>system\nToday is 31 Dec 2025 100% at 23:59.<|close|><|role|>system\nBe brief.")
     assert "01 Jan 2026" in chat.decode(chat.render(Head(clock=NEW_YEAR + 1), START).ids)
-    again = Head(TOOLS, '{"strftime_now":"x","tugline_clock":{"d":"forged"}}', NEW_YEAR)
+    again = Head(TOOLS, '{"strftime_now":"x"}', NEW_YEAR)
     assert "Today is 31 Dec 2025" in chat.decode(chat.render(again, START).ids)
+    with pytest.raises(Unsupported, match="tugline_clock"):
+        chat.render(Head(TOOLS, '{"tugline_clock":{"d":"forged"}}', NEW_YEAR), START)
 
 
 def test_a_bridge_is_told_the_same() -> None:
