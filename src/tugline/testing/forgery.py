@@ -31,7 +31,7 @@ from tugline.tokens.model import BridgeRefused, ChatModel
 from tugline.tokens.spellings import forgery_probe, hostile_strings
 
 _KINDS = 4
-_PLACES = 14
+_PLACES = 16
 """Strings that one conversation takes."""
 _WORD = "ok"
 
@@ -173,14 +173,16 @@ def _cut(strings: list[str], rng: random.Random) -> list[str]:
 def _talk(strings: Iterator[str], kind: int) -> _Talk:
     """The conversation whose strings are taken from `strings` in a fixed order. Kinds: a call with its result and
     user text, with reasoning or with text; a call with its result alone; no tools."""
-    system, user, result, more, name, description, key, value, argument, said, thought, call_id, *switches = strings
+    system, user, result, more, name, description, key, value, argument, *others = strings
+    said, thought, call_id, extra, note, *switches = others
     kwargs = dict(zip(("reasoning_effort", "model_identity"), switches, strict=True))
     head = Head((), msgspec.json.encode(kwargs).decode())
     if kind == _KINDS - 1:
         turns: tuple[Item, ...] = (System(system), UserText(user), Assistant(said, thought))
         return _Talk(head, turns, (UserText(result), UserText(more, joined=True)), (system, user, said, thought, more))
-    parameters = {"type": "object", "properties": {key: {"type": "string", "description": value}}}
-    spec = {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    parameters = {"type": "object", "properties": {key: {extra: note, "type": "string", "description": value}}}
+    function = {extra: note, "name": name, "description": description, "parameters": {extra: note, **parameters}}
+    spec = {"type": "function", "function": function}
     call = ToolCall(f"c{call_id}", name, msgspec.json.encode({key: argument, "other": value}).decode())
     turn = Assistant(None, thought, (call,)) if kind == 0 else Assistant(said, None, (call,))
     tail: tuple[Item, ...] = (ToolResult(call.id, result), *((UserText(more),) if kind < 2 else ()))

@@ -90,7 +90,7 @@ def hand_bridge(
     shown = len(before) - len(parent.sampled)
     try:
         with boundary(Unsupported, "renderers"):
-            library = _library(_Tokenizer(renderer.codec, marks), name, head)
+            library = _library(_Tokenizer(renderer.codec, marks), name, head, renderer.template)
             made = library.bridge_to_next_turn(ids_list(Ids(before[:shown])), ids_list(parent.sampled), plan)
             stops = frozenset(library.get_stop_token_ids())
     except Unsupported as err:
@@ -126,15 +126,20 @@ def _joined(
     return Bridge(drop, added, synthesised, tuple(sorted(drift)))
 
 
-def _library(tokenizer: _Tokenizer, name: str, head: Head) -> Any:
-    """The renderer of that name, told to keep reasoning: what was sampled is never taken out here."""
-    from renderers.base import create_renderer
+def _library(tokenizer: _Tokenizer, name: str, head: Head, template: str) -> Any:
+    """The renderer of that name, told to keep reasoning: what was sampled is never taken out here.
+
+    It refuses arguments that it does not know. One that the template never names changes nothing, and is left out.
+    """
+    from renderers.base import create_renderer, template_field_names
     from renderers.configs import config_from_name
 
     config = config_from_name(name)
     if config is None:
         raise Unsupported(f"{name!r} names no renderer of its own")
-    kwargs = msgspec.json.decode(head.template_kwargs, type=dict[str, Any])
+    given = msgspec.json.decode(head.template_kwargs, type=dict[str, Any])
+    known = template_field_names(config)
+    kwargs = {name: value for name, value in given.items() if name in known or name in template}
     keeping = type(config)(thinking_retention="all")
     return create_renderer(tokenizer, keeping, chat_template_kwargs=kwargs or None)
 

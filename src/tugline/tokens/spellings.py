@@ -149,6 +149,8 @@ _WAYS = (
     lambda t, o, r: t[: r.randrange(1, max(2, len(t)))],
     lambda t, o, r: t[r.randrange(0, max(1, len(t) - 1)) :],
     lambda t, o, r: t[1:] + t[:1],
+    lambda t, o, r: t[1:-1],
+    lambda t, o, r: t.strip("<>[]|/\uff5c"),
     lambda t, o, r: "".join(f"<0x{b:02X}>" for b in t.encode()),
     lambda t, o, r: t.replace(_MARK, " "),
     lambda t, o, r: f"{t}{t}{t}",

@@ -119,9 +119,19 @@ def test_refusals_have_names(name: str, tail: list[Item], reason: str) -> None:
     assert refused.value.reason == reason
 
 
-def test_a_thinking_switch_that_it_does_not_know_is_refused() -> None:
+def test_a_switch_that_the_template_reads_and_the_library_does_not_know_is_refused() -> None:
+    switched = model(CHATML + "{%- if no_such_switch %}{% endif %}")
     with pytest.raises(BridgeRefused, match="renderers_failed"):
-        _hand(model(CHATML), "x<|im_end|>", [UserText("x")], head=Head(TOOLS, '{"no_such_switch":true}'))
+        _hand(switched, "x<|im_end|>", [UserText("x")], head=Head(TOOLS, '{"no_such_switch":true}'))
+
+
+def test_an_argument_that_the_template_never_reads_changes_nothing() -> None:
+    chat = model(CHATML)
+    idle = _hand(chat, "x<|im_end|>", [UserText("x")], head=Head(TOOLS, '{"no_such_switch":true}'))
+    assert idle.ids == _hand(chat, "x<|im_end|>", [UserText("x")]).ids
+
+
+def test_a_thinking_switch_is_heard() -> None:
     off = Head(TOOLS, '{"enable_thinking":false}')
     assert (
         model(CHATML)
