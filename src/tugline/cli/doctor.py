@@ -22,6 +22,7 @@ from tugline.cli.wiring import PILOT, chat_model
 from tugline.config.load import load
 from tugline.core.contracts import SandboxProvider
 from tugline.core.errors import ConfigError, TuglineError
+from tugline.core.paths import expanded
 from tugline.harnesses import harness as find_harness
 from tugline.sandboxes import provider as sandbox_provider
 
@@ -164,7 +165,7 @@ def _template(path: Path) -> list[Check]:
 
 
 def _harness(name: str) -> list[Check]:
-    cache = Path(load(None, dict(os.environ), {}).settings.cache.dir).expanduser()
+    cache = expanded(load(None, dict(os.environ), {}).settings.cache.dir, "cache.dir")
     lines: list[str] = []
     try:
         bundle = asyncio.run(find_harness(name).install(cache, lines.append))

@@ -19,6 +19,7 @@ from tugline.cli.judge import Answer, Judgement, Request
 from tugline.cli.wiring import PILOT
 from tugline.config.load import load
 from tugline.core.errors import ConfigError, TuglineError
+from tugline.core.paths import expanded
 from tugline.tokens.probes.verdict import Result, Verdict
 
 _LIMIT = 60
@@ -57,7 +58,7 @@ def judge_template(target: str, options: Options) -> NoReturn:
 
 def _judged(target: str, options: Options) -> Judgement:
     """The verdict, made in a process of its own: a template is somebody else's program."""
-    path = SHIPPED.get(target, Path(target).expanduser())
+    path = SHIPPED.get(target) or expanded(target, "doctor template")
     if not path.exists():
         known = ", ".join(SHIPPED)
         told = f"{target} is no file, no directory and no shipped model ({known}); nothing is downloaded"
@@ -68,7 +69,7 @@ def _judged(target: str, options: Options) -> Judgement:
         raise ConfigError("a model directory has its own tokenizer", where="--tokenizer")
     if options.template is not None and not path.is_dir():
         raise ConfigError("goes with a model directory", where="--template")
-    cache = Path(load(None, dict(os.environ), {}).settings.cache.dir).expanduser()
+    cache = expanded(load(None, dict(os.environ), {}).settings.cache.dir, "cache.dir")
     request = Request(
         str(path.absolute()),
         str(options.tokenizer.absolute()) if options.tokenizer else None,

@@ -23,6 +23,7 @@ from tugline.config.load import Loaded, dump_toml
 from tugline.core.columns import concat, count, floats_array, take_floats
 from tugline.core.contracts import Engine
 from tugline.core.errors import ConfigError
+from tugline.core.paths import expanded
 from tugline.core.session import Ended
 from tugline.core.task import Task
 from tugline.engines import Scorer
@@ -116,7 +117,7 @@ def orderly_end() -> Iterator[None]:
 def run_dir(loaded: Loaded) -> Path:
     """--out, or runs/<time>-<name> in the working directory."""
     if loaded.settings.run.out:
-        return Path(loaded.settings.run.out).expanduser().absolute()
+        return expanded(loaded.settings.run.out, "run.out").absolute()
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return Path("runs").absolute() / f"{stamp}-{loaded.settings.run.name or 'rollout'}"
 

@@ -19,6 +19,7 @@ from tugline.cli.session_text import described, listed
 from tugline.config.values import CHOICES, convert
 from tugline.core.contracts import EditPolicy
 from tugline.core.errors import ConfigError, TuglineError
+from tugline.core.paths import expanded
 from tugline.core.session import Outcome
 from tugline.rollout.control_client import ControlClient
 from tugline.rollout.control_file import newest_control
@@ -199,7 +200,7 @@ def _client(run: Path | None, *, as_json: bool) -> Iterator[tuple[ControlClient,
     """The control plane of a running gateway, and its run directory; its refusals end the command."""
     client = None
     try:
-        place = (run or newest_control(Path("runs").absolute())).expanduser().absolute()
+        place = expanded(run or newest_control(Path("runs").absolute()), "run").absolute()
         client = ControlClient.of_run(place)
         yield client, place
     except TuglineError as err:

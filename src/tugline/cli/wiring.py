@@ -16,6 +16,7 @@ from tugline.config.load import load
 from tugline.config.types import EngineSettings, Settings
 from tugline.core.contracts import Dialect, Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
 from tugline.core.errors import ConfigError, boundary
+from tugline.core.paths import expanded
 from tugline.core.session import Ended, SessionState
 from tugline.core.task import ModelRoute, Task
 from tugline.core.trace import Trajectory
@@ -83,7 +84,7 @@ def model_dir(settings: Settings) -> Path:
 
 
 def _model_dir(model: str | None, where: str) -> Path:
-    path = Path(model).expanduser() if model else PILOT
+    path = expanded(model, where) if model else PILOT
     if not path.is_dir():
         raise ConfigError(f"{path} is not a model directory", where=where)
     return path
@@ -120,7 +121,7 @@ def chat_model(path: Path, asked: Asked | None = None, verdicts: VerdictCache | 
 
 def verdicts_of(settings: Settings) -> FileVerdicts:
     """Where verdicts on templates are kept."""
-    return FileVerdicts(Path(settings.cache.dir).expanduser())
+    return FileVerdicts(expanded(settings.cache.dir, "cache.dir"))
 
 
 def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
@@ -311,7 +312,7 @@ async def wired(
     options = gateway_options(settings)
     check_routes(settings, tasks)
     harness: Harness = find_harness(settings.harness.name)
-    cache = await asyncio.to_thread(Path(settings.cache.dir).expanduser)
+    cache = await asyncio.to_thread(expanded, settings.cache.dir, "cache.dir")
     provider = await choose_sandbox(settings, run_dir, tasks)
     stack = AsyncExitStack()
     try:

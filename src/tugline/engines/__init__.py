@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 
 from tugline.core.contracts import Engine
 from tugline.core.errors import ConfigError
+from tugline.core.paths import expanded
 from tugline.engines.api import LiveWeights, Scorer
 from tugline.engines.modeldir import Asked
 
@@ -43,7 +44,7 @@ def make_engine(spec: str, *, model: Path | str | None, journal_dir: Path, **opt
 
         if not argument:
             raise ConfigError("name the script: scripted:FILE", where="engine")
-        script, chosen = Path(argument).expanduser(), options.get("asked") or Asked()
+        script, chosen = expanded(argument, "engine.spec"), options.get("asked") or Asked()
         return ScriptedEngine(script, Path(model), journal_dir, seed=options.get("seed"), asked=chosen)
     if argument:
         raise ConfigError(f"embedded takes no argument, got {argument!r}", where="engine")

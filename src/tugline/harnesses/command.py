@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tugline.core.contracts import Bundle, Command, Exit, Launch, Mount, Plan
 from tugline.core.errors import ConfigError, HarnessError
+from tugline.core.paths import expanded
 
 TEXT, FILE = "{instruction}", "{instruction_file}"
 ARGUMENT_LIMIT = 120 * 1024
@@ -109,7 +110,7 @@ def _host_paths(argv: tuple[str, ...]) -> list[tuple[int, Path]]:
     for index, argument in enumerate(argv):
         if "/" not in argument or "{" in argument:
             continue
-        path = Path(argument).expanduser().absolute()
+        path = expanded(argument, "harness").absolute()
         inside = argument.startswith("/") and any(path == Path(s) or path.is_relative_to(s) for s in SYSTEM)
         if path.exists() and not inside:  # a relative path that exists is this machine's, wherever the project lies
             found.append((index, path))

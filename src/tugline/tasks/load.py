@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tugline.core.errors import ConfigError
+from tugline.core.paths import expanded
 from tugline.core.task import Task
 from tugline.tasks.harbor import is_task, read_task
 from tugline.tasks.problems import Findings
@@ -46,7 +47,7 @@ def _expand(spec: str) -> list[Path]:
         for n in names:
             firsts.setdefault(n.rpartition("-")[0], n)
         return [SHIPPED / n for n in firsts.values()]
-    path = Path(spec).expanduser()
+    path = expanded(spec, "tasks")
     if path.is_dir():
         if is_task(path):
             return [path]

@@ -12,7 +12,10 @@ from tugline.tokens.marks import JSON
 
 VARIABLE = "tugline_clock"
 """Template variable that holds the table: what each strftime directive gives."""
-_DIRECTIVES = (*"aAwdbBmyYHIpMSfzZjUWcxXGuVeDFTRhnt", "-d", "-m", "-H", "-I", "-M", "-S", "-j", "-y")
+_DIRECTIVES = (
+    *"aAwdbBmyYHIpMSfzZjUWcxXGuVeDFTRhntCgklPs",
+    *("-d", "-m", "-H", "-I", "-M", "-S", "-j", "-y", "-e", "-k", "-l", "-U", "-W"),
+)
 MACRO = (
     "{%- macro strftime_now(format) -%}"
     "{%- set ns = namespace(out='', open=false, flag='') -%}"
@@ -21,6 +24,8 @@ MACRO = (
     "{%- if c == '%' -%}{%- set ns.open = true -%}{%- else -%}{%- set ns.out = ns.out ~ c -%}{%- endif -%}"
     "{%- elif c == '-' -%}{%- set ns.flag = '-' -%}"
     "{%- else -%}"
+    "{%- if c != '%' and (ns.flag ~ c) not in tugline_clock -%}"
+    "{{- raise_exception('strftime_now does not know %' ~ ns.flag ~ c) -}}{%- endif -%}"
     "{%- set ns.out = ns.out ~ ('%' if c == '%' else tugline_clock[ns.flag ~ c]) -%}"
     "{%- set ns.open = false -%}{%- set ns.flag = '' -%}"
     "{%- endif -%}{%- endfor -%}"

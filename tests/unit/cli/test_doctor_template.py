@@ -250,7 +250,6 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
         judge(Request(str(tmp_path / "pipe.jinja")))
 
 
-@pytest.mark.xfail(strict=True, reason="paths of settings are expanded without a word for a user that is not there")
 def test_a_cache_of_a_user_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUGLINE_CACHE", "~nosuchuser/cache")
     (tmp_path / "a.jinja").write_text(CHATML)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tugline.core.columns import Ids, concat, ids, last, take
@@ -362,6 +364,18 @@ def test_a_template_is_told_the_instant_of_its_head() -> None:
     assert "Today is 31 Dec 2025" in chat.decode(chat.render(again, START).ids)
     with pytest.raises(Unsupported, match="tugline_clock"):
         chat.render(Head(TOOLS, '{"tugline_clock":{"d":"forged"}}', NEW_YEAR), START)
+
+
+def test_every_directive_says_what_strftime_says_or_is_refused() -> None:
+    at = datetime.fromtimestamp(NEW_YEAR, UTC)
+    for directive in (*"aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ", "-d", "-m", "-e", "-k"):
+        chat = habit(DATED.replace("%d %b %Y", f"%{directive}"))
+        try:
+            text = chat.decode(chat.render(Head(clock=NEW_YEAR), START).ids)
+        except Unsupported as err:
+            assert f"%{directive}" in str(err)
+        else:
+            assert f"Today is {at.strftime('%' + directive)} 100%" in text
 
 
 def test_a_bridge_is_told_the_same() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tugline.core.errors import ConfigError
+from tugline.core.paths import expanded
 from tugline.engines.modelparts.files import optional, text
 
 FOLDERS = ("additional_chat_templates", "chat_templates")
@@ -87,7 +88,7 @@ def _named(file: Path, value: Any) -> list[tuple[str, str]]:
 def _asked(path: Path, own: Mapping[str, Template], asked: str, place: str) -> Template:
     if asked in own:
         return own[asked]
-    file = Path(asked).expanduser()
+    file = expanded(asked, place)
     if place.startswith(str(path)) and not file.is_absolute():
         file = path / file  # tugline.json names files beside itself
     source = text(file)
