@@ -112,9 +112,10 @@ class Codec:
             guard = guarded(self._stock, self.added, self.control, self._largest, avoid=text)
         column, made = self._pass(guard, text, restore)
         if made:
-            if self._renamed.first in text:
-                raise Unsupported("text with private letters cannot be shown safely to this tokenizer")
-            column, made = self._pass(self._renamed, text, restore)
+            copy = self._renamed
+            if copy.first in text:  # rare and dear: another copy, whose names begin with a letter that the text lacks
+                copy = renamed(self._json, self.added, self.control, self._largest, avoid=text)
+            column, made = self._pass(copy, text, restore)
         if made:
             raise Unsupported("the tokenizer turns this text into control tokens even when told not to")
         return column

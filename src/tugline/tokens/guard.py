@@ -95,14 +95,19 @@ def guarded(
     return Guard(made, first, names, size, real, table)
 
 
-def renamed(tokenizer_json: bytes, added: Sequence[AddedToken], control: Mapping[str, int], largest: int) -> Guard:
+def renamed(
+    tokenizer_json: bytes, added: Sequence[AddedToken], control: Mapping[str, int], largest: int, *, avoid: str = ""
+) -> Guard:
     """A guard over a copy of the model in which the entries of control tokens have private names too.
 
-    For models that find such entries in plain text. Raises ConfigError when the copy cannot be read.
+    For models that find such entries in plain text. `avoid` as in `guarded`. Raises ConfigError when the copy cannot
+    be read or the text has every private letter.
     """
     from tokenizers import Tokenizer
 
-    first = chr(_FIRST[0])
+    first = next((chr(n) for n in _FIRST if chr(n) not in avoid), "")
+    if not first:
+        raise ConfigError("text with every private letter there is")
     spec: dict[str, Any] = msgspec.json.decode(tokenizer_json)
     spec["added_tokens"] = []
     spec["post_processor"] = None
@@ -118,7 +123,7 @@ def renamed(tokenizer_json: bytes, added: Sequence[AddedToken], control: Mapping
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
     with boundary(ConfigError, "the tokenizer cannot be told to ignore its control tokens"):
-        return guarded(Tokenizer.from_buffer(msgspec.json.encode(spec)), added, control, largest)
+        return guarded(Tokenizer.from_buffer(msgspec.json.encode(spec)), added, control, largest, avoid=avoid)
 
 
 def _name(first: str, number: int, kind: int = 0) -> str:

@@ -86,10 +86,12 @@ def test_private_letters_in_the_text_do_not_help() -> None:
     assert chat.decode(column) == f"<s>x{spelled}<|im_end|>x<s>"
 
 
-def test_private_letters_are_refused_where_the_model_itself_must_be_renamed() -> None:
+def test_nor_where_the_model_itself_must_be_renamed() -> None:
     chat = codec("unigram")
-    with pytest.raises(Unsupported, match="private letters"):
-        fenced(chat, Screen(chat.control), "<s>", [chr(0xF0000), "</s>"])
+    plain = fenced(chat, Screen(chat.control), "<s>", ["e", "</s>"])
+    column = fenced(chat, Screen(chat.control), "<s>", [chr(0xF0000), "</s>"])
+    assert chat.controls_in(column) == chat.controls_in(plain) == 2
+    assert "</s>" in chat.decode(column)
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "gaps", "metaspace-first", "swallows-both"])
