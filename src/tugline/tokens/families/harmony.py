@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tugline.core.columns import count, ids_list
 from tugline.core.errors import ConfigError
 from tugline.core.items import Assistant, ToolCall
 from tugline.tokens.families.arguments import is_json, is_name
 from tugline.tokens.families.family import Family, Form
-from tugline.tokens.families.reading import Reading
+from tugline.tokens.families.reading import Found, Reading
 from tugline.tokens.families.tagged import failed, unknown_tools
 from tugline.tokens.parse import Parsed, Sampled, body_of, finished, invalid_utf8
 
@@ -47,21 +47,10 @@ class _Message:
     closed: bool
 
 
-@dataclass(slots=True)
-class _Found:
-    """What has been read so far."""
-
-    reasoning: list[str] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
-    drift: set[str] = field(default_factory=set)
-    tokens: int = 0
-
-
 def _parse(sampled: Sampled) -> Parsed:
     body = body_of(sampled)
     reading = Reading(sampled.codec, body, _MARKERS)
-    found = _Found(drift=invalid_utf8(sampled, body))
+    found = Found(drift=invalid_utf8(sampled, body))
     ended = len(body) < count(sampled.ids) or sampled.finish == "stop"
     at = 0
     for message in _messages(sampled, reading, ended=ended):
@@ -74,7 +63,7 @@ def _parse(sampled: Sampled) -> Parsed:
     return finished(sampled, assistant, found.drift, found.tokens)
 
 
-def _junk(sampled: Sampled, reading: Reading, found: _Found, span: tuple[int, int]) -> None:
+def _junk(sampled: Sampled, reading: Reading, found: Found, span: tuple[int, int]) -> None:
     """Text that stands in no message: shown, and named."""
     text = reading.plain(reading.text[slice(*span)])
     if text.strip():
@@ -86,7 +75,7 @@ def _junk(sampled: Sampled, reading: Reading, found: _Found, span: tuple[int, in
             found.drift.add("markup_unparsed")
 
 
-def _add(sampled: Sampled, reading: Reading, message: _Message, found: _Found) -> None:
+def _add(sampled: Sampled, reading: Reading, message: _Message, found: Found) -> None:
     said = reading.plain(reading.text[message.start : message.stop])
     whole = reading.plain(reading.text[message.begin : message.end])
     if message.recipient:

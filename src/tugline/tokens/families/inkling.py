@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -11,7 +10,7 @@ from tugline.core.columns import count, ids_list
 from tugline.core.items import Assistant, ToolCall
 from tugline.tokens.families.arguments import is_json, quoted
 from tugline.tokens.families.family import Family, Form
-from tugline.tokens.families.reading import Reading
+from tugline.tokens.families.reading import Found, Reading
 from tugline.tokens.families.tagged import failed, unknown_tools
 from tugline.tokens.parse import Parsed, Sampled, body_of, finished, invalid_utf8
 
@@ -26,21 +25,10 @@ class _Call(msgspec.Struct):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-@dataclass(slots=True)
-class _Found:
-    """What has been read so far."""
-
-    reasoning: list[str] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
-    drift: set[str] = field(default_factory=set)
-    tokens: int = 0
-
-
 def _parse(sampled: Sampled) -> Parsed:
     body = body_of(sampled)
     reading = Reading(sampled.codec, body, _MARKERS)
-    found = _Found(drift=invalid_utf8(sampled, body))
+    found = Found(drift=invalid_utf8(sampled, body))
     ended = len(body) < count(sampled.ids) or sampled.finish == "stop"
     at, kind = 0, _opened(sampled)
     while at < len(reading.text):
@@ -54,7 +42,7 @@ def _parse(sampled: Sampled) -> Parsed:
 
 
 def _segment(
-    sampled: Sampled, reading: Reading, found: _Found, span: tuple[int, int, int], kind: str | None, closed: bool
+    sampled: Sampled, reading: Reading, found: Found, span: tuple[int, int, int], kind: str | None, closed: bool
 ) -> None:
     """One segment: a marker of its own says what it is, unless the prompt has said so (`kind`)."""
     at, stop, end = span

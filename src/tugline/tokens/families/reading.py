@@ -9,11 +9,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
+from tugline.core.items import ToolCall
 from tugline.tokens.codec import Codec
 
 _PRIVATE = range(0xF0000, 0xFFFFE)
 """Private use, plane 15: characters that no text means anything by. One that a reply does hold is left out."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a parser that goes from message to message has read so far. `tokens`: of the reasoning."""
+
+    reasoning: list[str] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    drift: set[str] = field(default_factory=set)
+    tokens: int = 0
 
 
 class Reading:
