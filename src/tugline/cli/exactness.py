@@ -53,6 +53,7 @@ class Target:
     model_name: str | None
     key: str
     records: str | None
+    opener: str | None
     wait: float
     patience: float
 
@@ -62,7 +63,7 @@ def register(app: typer.Typer) -> None:
     app.command("exactness", help=HELP)(exactness)
 
 
-def exactness(  # noqa: PLR0913 - flags
+def exactness(
     url: Annotated[str | None, typer.Option(help="Gateway; {session} and {dialect} are filled in.")] = None,
     run: Annotated[Path | None, typer.Option(help="Run directory of a running tugline gateway, instead.")] = None,
     engine_port: Annotated[int, typer.Option(help="Port of the fake engine; 0 = a free one.")] = 0,
@@ -74,6 +75,7 @@ def exactness(  # noqa: PLR0913 - flags
     model_name: Annotated[str | None, typer.Option(help="Model asked for; default: the directory's name.")] = None,
     key: Annotated[str, typer.Option(help="API key; {session} is filled in.")] = "none",
     records: Annotated[str | None, typer.Option(help="URL of a session's records as JSON; {session}.")] = None,
+    opener: Annotated[str | None, typer.Option("--open", help="URL to POST to for a new {session}.")] = None,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
     noncanonical: Annotated[float, typer.Option(help="Share of tokens sampled in another spelling.")] = 0.3,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the gateway.")] = 60.0,
@@ -95,7 +97,7 @@ def exactness(  # noqa: PLR0913 - flags
         usual = Plan.small() if quick else Plan()
         plan = Plan(_words(dialects) or usual.dialects, _words(scenes) or usual.scenes, _words(modes) or MODES)
         engine = make_engine(model or PILOT, seed=seed, noncanonical=noncanonical)
-        target = Target(url, run, engine_port, model_name, key, records, wait, patience)
+        target = Target(url, run, engine_port, model_name, key, records, opener, wait, patience)
         report = asyncio.run(_test(engine, target, plan, quiet=as_json))
     except TuglineError as err:
         output.fail(err, as_json=as_json)
@@ -118,7 +120,7 @@ async def _test(engine: FakeEngine, target: Target, plan: Plan, *, quiet: bool) 
         if target.url:
             await wait_for(http, target.url, target.wait)
         async with _subject(engine, target, engine_url, http) as subject:
-            with _progress(quiet=quiet) as say:
+            with _Progress(quiet=quiet) as say:
                 return await run_suite(engine, subject, http, plan, say)
 
 
@@ -131,7 +133,7 @@ async def _subject(
 
     name = target.model_name or engine.name
     if target.url:
-        yield AnyGateway(http, target.url, name, target.key, target.records, target.patience)
+        yield AnyGateway(http, target.url, name, target.key, target.records, target.opener, target.patience)
     elif target.run:
         yield await asyncio.to_thread(TuglineGateway, target.run, name, target.patience)
     else:
@@ -139,7 +141,7 @@ async def _subject(
             yield own
 
 
-class _progress:  # noqa: N801 - a context, used once
+class _Progress:
     """Which session is played: one line that changes on a terminal, nothing elsewhere."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -173,7 +175,8 @@ def text(report: Report) -> str:
         cells = [dialect, f"{verdict.answered}/{verdict.calls}"]
         for promise in PROMISES:
             score = verdict.scores[promise]
-            cells.append(f"{score.held}/{score.of}" if score.of else score.why or "nothing to see")
+            cell = f"{score.held}/{score.of}" if score.of else score.why or "nothing to see"
+            cells.append(f"{cell} ({score.by_template} by the template)" if score.by_template else cell)
             broken = [f for f in verdict.findings if f.promise == promise]
             if broken:
                 scenes = sorted({f.scene for f in broken})

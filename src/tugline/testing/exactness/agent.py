@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ class Moment:
         return self.heard is not None or self.status not in NOT_SERVED
 
 
-class Stopped(Exception):  # noqa: N818 - ends a scene, is no error of anything
+class Stopped(Exception):
     """A scene cannot go on: the gateway gave no usable reply."""
 
 
@@ -106,14 +107,14 @@ class Agent:
         self.talk[self.talk.index(old)] = new
         return new
 
-    async def say(self, *steps: Step) -> Echo:
+    async def say(self, *steps: Step, retry: bool = False) -> Echo:
         """Ask; the model says `steps[0]` (asked once more by the gateway, steps[1], ...). The reply is appended as it
-        came. Raises Stopped when there is none."""
+        came. `retry`: say that this is the request before again, as SDKs do. Raises Stopped when there is no reply."""
         ask, before = self._ask(steps)
         status, heard, problem = 0, None, ""
         try:
             async with asyncio.timeout(self.line.patience):
-                status, data = await self._send(self.client.write(ask))
+                status, data = await self._send(self.client.write(ask), retry=retry)
             if status == 200:
                 heard = self.client.read(data, stream=self.stream)
             else:
@@ -134,11 +135,9 @@ class Agent:
     async def leave(self, *steps: Step, after: float) -> None:
         """Ask, and be gone `after` seconds later, before the reply."""
         ask, before = self._ask(steps)
-        try:
+        with contextlib.suppress(TimeoutError, httpx.HTTPError):
             async with asyncio.timeout(after):
                 await self._send(self.client.write(ask))
-        except (TimeoutError, httpx.HTTPError):
-            pass
         self._turns += 1
         self.moments.append(self._moment(ask, reached=self._numbers(before), cut=True))
 
@@ -147,11 +146,13 @@ class Agent:
         ask = Ask(tuple(self.talk), self.tools, self.stream, self.line.model, self.line.key)
         return ask, len(self.engine.made)
 
-    async def _send(self, out: Outgoing) -> tuple[int, bytes]:
+    async def _send(self, out: Outgoing, *, retry: bool = False) -> tuple[int, bytes]:
         base = self.line.bases[self.client.name].rstrip("/")
         path = out.path.removeprefix("/v1") if base.endswith("/v1") else out.path
         path = out.path.removeprefix("/v1beta") if base.endswith("/v1beta") else path
         headers = {"content-type": "application/json", **out.headers}
+        if self.client.name != "gemini":  # the SDKs of the other APIs number their attempts
+            headers["x-stainless-retry-count"] = "1" if retry else "0"
         async with self.http.stream("POST", base + path, content=out.body, headers=headers) as response:
             return response.status_code, await response.aread()
 

@@ -144,8 +144,8 @@ class _Served:
                 prompt = self.engine.render(parsed_arguments(as_messages(asked.items)), tools)
                 made = await self._make(prompt, request.url.path, "messages", asked.options.max_tokens)
             except TuglineError as err:
-                status, headers, body = dialect.error(err)
-                return Response(body, status, headers)
+                status, headers, shape = dialect.error(err)
+                return Response(shape, status, headers)
             calls = tuple(
                 ToolCall(f"call_{made.name[5:]}{n}", c.name, wire.respelled(c.arguments))
                 for n, c in enumerate(made.said.calls)
@@ -154,8 +154,8 @@ class _Served:
             used = Usage(count(made.prompt), count(made.sampled))
             reply = Reply(made.name[5:], asked.model, int(time.time()), said, wire.finish(made), used, asked)
             if asked.options.stream:
-                body, end = dialect.stream(reply)
-                return _events([*body, end])
+                start, end = dialect.stream(reply)
+                return _events([*start, end])
             return Response(dialect.encode(reply), media_type="application/json")
 
         return handle

@@ -1,7 +1,7 @@
 """Which promises hold: E exact, C continuous, F faithful format, S faithful meaning. Pure.
 
 E  what the gateway recorded of a reply are the ids that the engine consumed and sampled, with its log-probabilities
-C  a prompt begins with the prompt and the sample of the turn that it goes on from, wherever the harness kept the meaning
+C  a prompt begins with prompt and sample of the turn that it goes on from, wherever the harness kept the meaning
 F  a prompt is what the model's chat template gives for the conversation; assistant turns may stand as sampled
 S  the model reads what the harness said, edits included, and the harness reads what the model said
 """
@@ -23,6 +23,7 @@ from tugline.testing.exactness.records import Kept, call_problem, of_reply, untr
 from tugline.testing.exactness.talk import Ask, Echo, Entry
 
 PROMISES = ("E", "C", "F", "S")
+BY_TEMPLATE = "the template drops the reasoning of the turn before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,9 @@ class Score:
     held: int = 0
     of: int = 0
     why: str = ""
+    by_template: int = 0
+    """C only: of those that did not hold, where the template itself writes the turn without its reasoning: who follows
+    it there keeps F and gives up C."""
 
 
 @dataclass(slots=True)
@@ -72,7 +76,9 @@ class Verdict:
 class Judge:
     """Looks at the requests of all sessions."""
 
-    def __init__(self, engine: FakeEngine, moments: Sequence[Moment], records: Mapping[str, Sequence[Kept] | None]) -> None:
+    def __init__(
+        self, engine: FakeEngine, moments: Sequence[Moment], records: Mapping[str, Sequence[Kept] | None]
+    ) -> None:
         """`records`: by session; None = the gateway shows none."""
         self._engine = engine
         self._moments = moments
@@ -122,6 +128,7 @@ class Judge:
             score = out.scores[promise]
             score.of += 1
             score.held += not problem
+            score.by_template += bool(problem) and problem.startswith(BY_TEMPLATE)
             if problem:
                 out.findings.append(_finding(promise, moment, problem))
 
@@ -163,7 +170,15 @@ class Judge:
         at, start = common_prefix(made.prompt, full), count(parent.prompt)
         where = f"prompt token {at}" if at < start else f"sampled token {at - start} of {count(parent.sampled)}"
         shown = self._format.shown(take(full, 0), made.prompt)
-        return f"does not go on from the turn before: differs from {where} on, {shown}"
+        reason = BY_TEMPLATE if self._dropped_by_template(moment.ask, parent) else "does not go on from the turn before"
+        return f"{reason}: differs from {where} on, {shown}"
+
+    def _dropped_by_template(self, ask: Ask, parent: Made) -> bool:
+        """The harness sends the last turn's reasoning and the template writes the turn without it."""
+        last = next(e for e in reversed(ask.talk) if isinstance(e, Echo))
+        thought = (last.said.reasoning or "").strip()
+        wanted = self._format.expected(ask) if self._format.known and thought else []
+        return any(split.bodies and thought not in self._format.decode(split.bodies[-1]) for split in wanted[:1])
 
     def _parent(self, ask: Ask) -> Made | None:
         """The generation that the last model turn of a conversation is, when all in front of it is as it was."""

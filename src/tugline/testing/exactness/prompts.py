@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from tugline.core.columns import Ids, common_prefix, count, ids, ids_list
 from tugline.core.errors import BadRequest
 from tugline.core.items import System, ToolResult, UserText
 from tugline.testing.exactness.fake import FakeEngine, Made, parsed_arguments
-from tugline.testing.exactness.talk import Ask, Echo, Entry, as_messages
+from tugline.testing.exactness.talk import Ask, Echo, Entry, as_messages, function_of
 
 _SHOWN = 60
 """Characters of a difference that a finding shows."""
@@ -67,13 +68,14 @@ class Format:
             at = n = end
         return Split((*outside, ids(column[at:])), tuple(bodies))
 
-    def expected(self, ask: Ask) -> list[Split]:
-        """What the template gives for the conversation as the harness tells it: with call arguments as objects, as text,
-        and as the compact text that an object is sent as. Empty when the template refuses it."""
+    def expected(self, ask: Ask, spelling: int = 0) -> list[Split]:
+        """What the template gives for the conversation as the harness tells it: with call arguments as objects, as
+        text, as the compact text that an object is sent as; and with results as objects, which some APIs have. Empty
+        when the template refuses it. `spelling`: of the tools, one of SPELLINGS."""
         messages = as_messages(ask.talk)
-        tools = [msgspec.json.decode(tool.spec) for tool in ask.tools] or None
+        tools = [SPELLINGS[spelling](function_of(tool)) for tool in ask.tools] or None
         found: list[Split] = []
-        for form in (parsed_arguments, list, compact_arguments):
+        for form in (parsed_arguments, list, compact_arguments, result_objects):
             try:
                 text = self._engine.template.render(list(form(messages)), tools)
             except BadRequest:
@@ -103,12 +105,43 @@ class Format:
         return f"at token {at}: {here!r} instead of {there!r}{same}"
 
 
+def _spelled(order: tuple[str, ...], *, strict: bool, wrapped: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def spell(function: dict[str, Any]) -> dict[str, Any]:
+        made = {key: function[key] for key in order} | ({"strict": False} if strict else {})
+        return {"type": "function", "function": made} if wrapped else made
+
+    return spell
+
+
+SPELLINGS = tuple(
+    _spelled(order, strict=strict, wrapped=wrapped)
+    for order in (
+        ("name", "description", "parameters"),
+        ("description", "name", "parameters"),
+        ("name", "parameters", "description"),
+    )
+    for strict in (False, True)
+    for wrapped in (True, False)
+)
+"""Ways in which gateways and engines write the tools that they were told of: the first is as the suite's Chat client
+does. APIs other than Chat have no order of their own for a template to keep."""
+
+
 def compact_arguments(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Messages with call arguments as text without blanks."""
     out = parsed_arguments(messages)
     for message in out:
         for call in message.get("tool_calls", ()):
             call["function"]["arguments"] = msgspec.json.encode(call["function"]["arguments"]).decode()
+    return out
+
+
+def result_objects(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages with results as the text of an object, which is how Gemini has them."""
+    out = parsed_arguments(messages)
+    for message in out:
+        if message["role"] == "tool":
+            message["content"] = json.dumps({"output": message["content"]}, ensure_ascii=False)
     return out
 
 
@@ -125,6 +158,12 @@ def format_problem(shape: Format, ask: Ask, made: Made, sampled: dict[int, Made]
     have = shape.split(made.prompt)
     echoes = [e for e in ask.talk if isinstance(e, Echo)]
     problems = [_difference(shape, have, split, echoes, sampled) for split in wanted]
+    if all(split.outside[0] != have.outside[0] for split in wanted):
+        for spelling in range(1, len(SPELLINGS) if ask.tools else 0):
+            other = shape.expected(ask, spelling)
+            if any(split.outside[0] == have.outside[0] for split in other):
+                problems += [_difference(shape, have, split, echoes, sampled) for split in other]
+                break
     return "" if "" in problems else problems[0]
 
 
@@ -138,15 +177,21 @@ def out_of_place(text: str, talk: Sequence[Entry]) -> str:
             group.append(entry.text.strip())
             continue
         words = [*group, *([entry.text.strip()] if isinstance(entry, System | UserText) else [])]
-        ends = []
+        ends: list[int] = []
         for word in filter(None, words):
-            found = text.find(word, at if word in group else max([at, *ends]))
+            begin = at if word in group else max([at, *ends])
+            found = max(text.find(word, begin), text.find(_escaped(word), begin))
             if found < 0:
                 return f"the model does not read {word[:80]!r}" + (" in its place" if word in text else "")
             ends.append(found + len(word))
         at = max([at, *ends])
         group = []
     return ""
+
+
+def _escaped(word: str) -> str:
+    """As it stands inside JSON: an API whose results are objects has them so."""
+    return json.dumps(word, ensure_ascii=False)[1:-1]
 
 
 def _joined(split: Split) -> Ids:
@@ -169,9 +214,11 @@ def _difference(shape: Format, have: Split, want: Split, echoes: list[Echo], sam
             where = "before the first assistant turn" if n == 0 else f"behind assistant turn {n}"
             return f"{where}, {shape.shown(ours, theirs)}"
     for n, (ours, theirs) in enumerate(zip(want.bodies, have.bodies, strict=True)):
-        origin = sampled.get(echoes[n].of) if n < len(echoes) and echoes[n].of is not None else None
+        number = echoes[n].of if n < len(echoes) else None
+        origin = None if number is None else sampled.get(number)
         if theirs != ours and not (origin is not None and _stands_for(shape, theirs, origin)):
-            return f"assistant turn {n + 1} is neither as sampled nor as the template writes it, {shape.shown(ours, theirs)}"
+            shown = shape.shown(ours, theirs)
+            return f"assistant turn {n + 1} is neither as sampled nor as the template writes it, {shown}"
     return ""
 
 

@@ -55,7 +55,7 @@ def harvest(value: object) -> Iterator[Kept]:
         for item in value:
             yield from harvest(item)
     elif isinstance(value, dict):
-        found = _row(value) or _call(value)
+        found = _row(value) or _call(value) or _sglang(value)
         if found is not None:
             yield found
             return
@@ -81,6 +81,22 @@ def _call(value: dict[str, Any]) -> Kept | None:
     given = next((value[k] for k in _LOGPROBS if _numbers(value.get(k))), None)
     logprobs = floats(given) if given is not None and len(given) == len(sampled) else None
     return of_call(ids(prompt), ids(sampled), logprobs)
+
+
+def _sglang(value: dict[str, Any]) -> Kept | None:
+    """A request with `input_ids` beside its reply with `output_token_logprobs`."""
+    prompt = _at(value, "request", "input_ids")
+    choices = _at(value, "response", "choices")
+    rows = _at(choices[0], "meta_info", "output_token_logprobs") if isinstance(choices, list) and choices else None
+    if not _numbers(prompt) or not isinstance(rows, list):
+        return None
+    return of_call(ids(prompt), ids(row[1] for row in rows), floats(row[0] for row in rows))
+
+
+def _at(value: Any, *path: str) -> Any:
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def _numbers(value: object) -> bool:
@@ -140,7 +156,7 @@ def untrue(kept: Sequence[Kept], made: Sequence[Made]) -> str:
             prompt, sampled = take(one.ids, 0, start), take(one.ids, start, end)
             if not any(m.prompt == prompt and m.sampled.startswith(sampled) for m in made):
                 what = "row" if one.row else "call"
-                return f"{what} {number}: tokens {start} to {end} are said to be sampled; the engine did not sample them there"
+                return f"{what} {number}: the engine did not sample tokens {start} to {end} there, as is said"
     return ""
 
 

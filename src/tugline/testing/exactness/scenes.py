@@ -144,7 +144,7 @@ async def retry(at: Agent) -> None:
     begin(at)
     slow = [replace_delay(step(f"Take {n}.", call()), CUT_AFTER * 2) for n in ("one", "two", "three")]
     await at.leave(*slow, after=CUT_AFTER)
-    at.results(await at.say(*slow[1:]), LISTING)
+    at.results(await at.say(*slow[1:], retry=True), LISTING)
     await at.say(DONE)
 
 

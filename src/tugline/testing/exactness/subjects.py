@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx
 import msgspec
 
-from tugline.core.errors import RunError, TuglineError, describe
+from tugline.core.errors import RunError, describe
 from tugline.core.trace import Trace
 from tugline.rollout.control_client import ControlClient
 from tugline.testing.exactness.agent import Line
@@ -35,11 +35,12 @@ class Subject(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AnyGateway:
-    """A gateway behind a URL. `{session}` in any text stands for the session's name, `{dialect}` for the API's.
+    """A gateway behind a URL. `{session}` in any text stands for the session, `{dialect}` for the API's name.
 
-    `records` is asked with GET at the end; any JSON that holds calls or rows with ids will do.
+    `opener` is posted to for a new session; what its reply calls `session_id` or `id` is the session. Without it the
+    suite's own name is. `records` is asked with GET at the end; any JSON that holds calls or rows with ids will do.
     """
 
     http: httpx.AsyncClient
@@ -47,30 +48,43 @@ class AnyGateway:
     model: str
     key: str = "none"
     records: str | None = None
+    opener: str | None = None
     patience: float = 30.0
+    _names: dict[str, str] = field(default_factory=dict)
 
     async def open(self, session: str) -> Line:
-        """Nothing is to be opened."""
-        bases = {name: self.url.replace("{session}", session).replace("{dialect}", name) for name in CLIENTS}
-        return Line(bases, self.key.replace("{session}", session), self.model, self.patience)
+        """Raises RunError when the opener gives no session."""
+        name = self._names[session] = session if self.opener is None else await self._opened(self.opener)
+        bases = {api: self.url.replace("{session}", name).replace("{dialect}", api) for api in CLIENTS}
+        return Line(bases, self.key.replace("{session}", name), self.model, self.patience)
 
     async def close(self, session: str) -> Sequence[Kept] | None:
         """Raises RunError when the records cannot be read."""
         if self.records is None:
             return None
-        url = self.records.replace("{session}", session)
+        url = self.records.replace("{session}", self._names[session])
         found: list[Kept] = []
         for _ in range(RECORD_TRIES):
-            try:
-                response = await self.http.get(url, headers={"authorization": f"Bearer {self.key}"})
-                response.raise_for_status()
-                found = list(harvest(msgspec.json.decode(response.content)))
-            except (httpx.HTTPError, msgspec.DecodeError) as err:
-                raise RunError(f"no records at {url}: {describe(err)}") from err
+            found = list(harvest(await self._json("GET", url)))
             if found:
                 break
             await asyncio.sleep(0.1)
         return found
+
+    async def _opened(self, url: str) -> str:
+        reply = await self._json("POST", url)
+        name = (reply.get("session_id") or reply.get("id")) if isinstance(reply, dict) else None
+        if not isinstance(name, str):
+            raise RunError(f"{url} gave no session_id: {reply!r}"[:300])
+        return name
+
+    async def _json(self, method: str, url: str) -> Any:
+        try:
+            response = await self.http.request(method, url, headers={"authorization": f"Bearer {self.key}"})
+            response.raise_for_status()
+            return msgspec.json.decode(response.content)
+        except (httpx.HTTPError, msgspec.DecodeError) as err:
+            raise RunError(f"{method} {url}: {describe(err)}") from err
 
 
 class TuglineGateway:
@@ -127,6 +141,3 @@ async def wait_for(http: httpx.AsyncClient, url: str, seconds: float) -> None:
             await asyncio.sleep(0.3)
         else:
             return
-
-
-__all__ = ["AnyGateway", "Subject", "TuglineError", "TuglineGateway", "http_client", "rows", "wait_for"]

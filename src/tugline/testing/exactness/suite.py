@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -43,7 +44,9 @@ class Plan:
         ):
             unknown = [word for word in given if word not in known]
             if unknown or not given:
-                raise ConfigError(f"no {what} {', '.join(unknown)!r}; there are: {', '.join(known)}", where=f"--{what}s")
+                raise ConfigError(
+                    f"no {what} {', '.join(unknown)!r}; there are: {', '.join(known)}", where=f"--{what}s"
+                )
 
     @classmethod
     def small(cls, **chosen: tuple[str, ...]) -> Plan:
@@ -91,6 +94,8 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         first = shown(broken[0]) if broken else None
         scenes = sorted({f.scene for f in broken})
         promises[promise] = {"kept": kept, "held": score.held, "of": score.of, "first": first, "scenes": scenes}
+        if promise == "C":
+            promises[promise]["by_template"] = score.by_template
     return {
         "served": verdict.served,
         "ok": verdict.ok,
@@ -109,7 +114,7 @@ async def fake_server(engine: FakeEngine, port: int = 0, host: str = "127.0.0.1"
         sock = bind(host, port)
     except OSError as err:
         raise RunError(f"cannot listen on {host}:{port}: {err.strerror}") from err
-    listener = await listen(fake_app(engine), sock)  # type: ignore[arg-type]  # starlette's scope is a mapping too
+    listener = await listen(fake_app(engine), sock)
     try:
         yield f"http://{host}:{listener.port}"
     finally:
@@ -162,13 +167,9 @@ async def _play(
     engine, subject, http = parts
     dialect, scene, mode = game
     line = await subject.open(name)
-    agent = Agent(
-        CLIENTS[dialect], engine, http, line, name, scene, mode == "streamed", moments, SCENES[scene].hostile
-    )
-    try:
+    agent = Agent(CLIENTS[dialect], engine, http, line, name, scene, mode == "streamed", moments, SCENES[scene].hostile)
+    with contextlib.suppress(Stopped):  # the moment that stopped it is on record
         await SCENES[scene].play(agent)
-    except Stopped:
-        pass  # the moment that stopped it is on record
 
 
 def known_scenes() -> Mapping[str, str]:

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from tugline.core.columns import count, floats_array, ids_list
-from tugline.core.items import Assistant
 from tugline.testing.exactness.fake import Made
 
 JsonObject = dict[str, Any]
@@ -47,8 +46,9 @@ def respelled(arguments: str) -> str:
         return arguments
 
 
-def message(made: Made, said: Assistant) -> JsonObject:
-    """The assistant's message of a chat completion."""
+def message(made: Made, *, sglang: bool = False) -> JsonObject:
+    """The assistant's message of a chat completion. SGLang has another word for reasoning, and no empty content."""
+    said = made.said
     calls = [
         {
             "id": f"chatcmpl-tool-{made.name[5:]}{n}",
@@ -57,7 +57,8 @@ def message(made: Made, said: Assistant) -> JsonObject:
         }
         for n, c in enumerate(said.calls)
     ]
-    base = {"role": "assistant", "content": said.text, "refusal": None, "reasoning": said.reasoning}
+    content = (said.text or "") if sglang else said.text
+    base = {"role": "assistant", "content": content, "reasoning_content" if sglang else "reasoning": said.reasoning}
     return {**base, "tool_calls": calls} if calls else base
 
 
@@ -87,7 +88,7 @@ def chat(made: Made, asked: Mapping[str, Any], model: str, words: Sequence[str])
     ids_too = bool(asked.get("return_token_ids"))
     choice: JsonObject = {
         "index": 0,
-        "message": message(made, made.said),
+        "message": message(made, sglang=bool(asked.get("return_meta_info"))),
         "logprobs": {"content": _content(made, asked, words)} if asked.get("logprobs") else None,
         "finish_reason": finish(made),
         "stop_reason": None,
@@ -130,7 +131,7 @@ def _deltas(made: Made) -> Iterator[JsonObject]:
         yield {"reasoning": piece}
     for piece in pieces(said.text or ""):
         yield {"content": piece}
-    for n, call in enumerate(message(made, said).get("tool_calls", ())):
+    for n, call in enumerate(message(made).get("tool_calls", ())):
         function = call["function"]
         yield {"tool_calls": [{**call, "index": n, "function": {"name": function["name"], "arguments": ""}}]}
         for piece in pieces(function["arguments"]):
@@ -163,7 +164,11 @@ def completion(made: Made, asked: Mapping[str, Any], model: str, words: Sequence
 def generated(made: Made, asked: Mapping[str, Any], model: str) -> JsonObject:
     """vLLM's /inference/v1/generate."""
     rows = zip(ids_list(made.sampled), logprobs(made), strict=True)
-    content = [{"token_id": token, "logprob": value, "rank": 1, "top_logprobs": []} for token, value in rows]
+    # versions of vLLM name the id in one field or in the other
+    content = [
+        {"token_id": token, "token": f"token_id:{token}", "logprob": value, "rank": 1, "top_logprobs": []}
+        for token, value in rows
+    ]
     wanted = (asked.get("sampling_params") or {}).get("logprobs") is not None
     choice = {
         "index": 0,
@@ -209,11 +214,15 @@ def sse(events: Iterator[JsonObject] | Sequence[JsonObject], *, done: bool = Tru
 
 
 def flat(messages: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
-    """Messages as vLLM gives them to a template: text parts joined by a line break, reasoning under both its names."""
+    """Messages as vLLM gives them to a template: text parts joined by a line break, no content as an empty one,
+    reasoning under both its names."""
     out: list[JsonObject] = []
     for given in messages:
         made = dict(given)
-        if isinstance(content := made.get("content"), list):
+        content = made.get("content")
+        if content is None:
+            made["content"] = ""
+        elif isinstance(content, list):
             made["content"] = "\n".join(p if isinstance(p, str) else p.get("text") or "" for p in content)
         thought = made.get("reasoning") or made.get("reasoning_content")
         if thought:

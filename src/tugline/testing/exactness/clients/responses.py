@@ -70,7 +70,6 @@ def _items(entry: Entry) -> list[Any]:
             return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": entry.text}]}]
         case ToolResult():
             return [{"type": "function_call_output", "call_id": entry.call_id, "output": entry.text}]
-    return []
 
 
 def _turn(said: Assistant) -> list[Value]:
