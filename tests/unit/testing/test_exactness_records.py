@@ -55,6 +55,7 @@ def test_a_row_that_lost_its_stop_token_to_the_template() -> None:
     [
         ([], "nothing is recorded"),
         ([of_call(ids([]), ids([]), None)], "has no ids"),
+        ([of_call(ids([]), FIRST.sampled, FIRST.logprobs)], "no prompt ids"),
         ([of_call(FIRST.prompt, ids([10, 12, 99]), FIRST.logprobs)], "from sampled token 1 of 3 + 3"),
         ([of_call(ids([1, 2, 7]), FIRST.sampled, FIRST.logprobs)], "from prompt token 2 of 3 + 3"),
         ([of_call(FIRST.prompt, FIRST.sampled, None)], "without log-probabilities"),

@@ -143,6 +143,8 @@ def _nearest(made: Made, kept: Sequence[Kept]) -> str:
     full = made.full
     if not any(k.ids for k in kept):
         return "the record has no ids"
+    if all(k.ids and all(k.mask) for k in kept):
+        return "the record has sampled ids and no prompt ids"
     best = max(kept, key=lambda k: common_prefix(k.ids, full))
     at, start = common_prefix(best.ids, full), count(made.prompt)
     where = f"prompt token {at}" if at < start else f"sampled token {at - start}"

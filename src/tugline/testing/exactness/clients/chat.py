@@ -109,9 +109,10 @@ def _finish(word: str) -> str:
 
 def _ids(whole: Value, choice: Value) -> ReplyIds | None:
     prompt = whole.get("prompt_token_ids") or choice.get("prompt_token_ids")
-    sampled = choice.get("token_ids")
-    if not prompt or not sampled:
+    # LiteLLM puts what it does not know of a choice into `provider_specific_fields`
+    sampled = choice.get("token_ids") or (choice.get("provider_specific_fields") or {}).get("token_ids")
+    if not sampled:
         return None
     rows = (choice.get("logprobs") or {}).get("content") or []
     found = [row.get("logprob") for row in rows]
-    return ReplyIds(ids(prompt), ids(sampled), floats(found) if len(found) == len(sampled) else None)
+    return ReplyIds(ids(prompt or ()), ids(sampled), floats(found) if len(found) == len(sampled) else None)
