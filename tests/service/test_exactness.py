@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from tugline.cli.main import app
 from tugline.cli.wiring import PILOT
+from tugline.gateway.gateway import GatewayOptions
 from tugline.gateway.server import bind, listen
 from tugline.testing.exactness.fake import FakeEngine
 from tugline.testing.exactness.own import own_gateway
@@ -40,9 +41,20 @@ async def test_our_own_gateway_keeps_everything(dialect: str) -> None:
 async def test_our_own_gateway_live() -> None:
     engine = FakeEngine(PILOT)
     plan = Plan(scenes=("verbatim", "retry", "truncated"), modes=("streamed",))
-    async with fake_server(engine) as url, http_client() as http, own_gateway(url, engine, streaming="live") as own:
+    live = GatewayOptions(streaming="live")
+    async with fake_server(engine) as url, http_client() as http, own_gateway(url, engine, live) as own:
         report = await run_suite(engine, own, http, plan)
     assert report.ok
+
+
+async def test_our_own_gateway_without_its_bridge() -> None:
+    """Rendering anew for every call, it is exact and not continuous: the suite looks at what the bridge is for."""
+    engine = FakeEngine(PILOT)
+    plan = Plan(("chat",), ("verbatim", "json_respelled"), ("whole",))
+    anew = GatewayOptions(rerender=True)
+    async with fake_server(engine) as url, http_client() as http, own_gateway(url, engine, anew) as own:
+        report = await run_suite(engine, own, http, plan)
+    assert set(broken(report)) == {"C"}
 
 
 # ------------------------------------------------------------------------------------------- gateways that do not

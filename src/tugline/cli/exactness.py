@@ -135,7 +135,7 @@ async def _subject(
     if target.url:
         yield AnyGateway(http, target.url, name, target.key, target.records, target.opener, target.patience)
     elif target.run:
-        yield await asyncio.to_thread(TuglineGateway, target.run, name, target.patience)
+        yield await TuglineGateway.when_there(target.run, name, patience=target.patience, wait=target.wait)
     else:
         async with own_gateway(engine_url, engine) as own:
             yield own

@@ -19,7 +19,6 @@ from tugline.core.session import Ended, Outcome, SessionKey
 from tugline.core.turn import Sampling
 from tugline.dialects import DIALECTS
 from tugline.gateway.gateway import GatewayOptions, LocalGateway
-from tugline.gateway.running import Timing
 from tugline.harnesses.roles import RULES
 from tugline.store import RunStore
 from tugline.testing.exactness.agent import Line
@@ -111,14 +110,13 @@ class OwnGateway:
 
 
 @asynccontextmanager
-async def own_gateway(url: str, fake: FakeEngine, *, streaming: str = "buffered") -> AsyncIterator[OwnGateway]:
+async def own_gateway(url: str, fake: FakeEngine, options: GatewayOptions | None = None) -> AsyncIterator[OwnGateway]:
     """Ours, with a run store in a scratch directory. `url`: the fake engine's."""
     engine = WireEngine(url, fake)
-    options = GatewayOptions(timing=Timing(), streaming="live" if streaming == "live" else "buffered")
     with tempfile.TemporaryDirectory(prefix="tugline-exactness-") as scratch:
         store = RunStore.create(Path(scratch) / "run", "")
         fake.model.probe()
-        gateway = LocalGateway(engine, fake.model, store, DIALECTS, options, roles=RULES)
+        gateway = LocalGateway(engine, fake.model, store, DIALECTS, options or GatewayOptions(), roles=RULES)
         await gateway.start()
         try:
             yield OwnGateway(gateway, store)

@@ -96,6 +96,22 @@ class TuglineGateway:
         self._model, self._patience = model, patience
         self._ids: dict[str, str] = {}
 
+    @classmethod
+    async def when_there(cls, run: Path, model: str, *, patience: float, wait: float) -> TuglineGateway:
+        """As soon as a gateway answers on that directory, `wait` seconds at most. Raises RunError."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait
+        while True:
+            try:
+                made = await asyncio.to_thread(cls, run, model, patience)
+                await asyncio.to_thread(made._control.metrics)
+            except RunError:
+                if loop.time() >= end:
+                    raise
+                await asyncio.sleep(0.3)
+            else:
+                return made
+
     async def open(self, session: str) -> Line:
         """A session without limits of turns."""
         opened = await asyncio.to_thread(self._control.open, name=session, max_tokens=4000)
