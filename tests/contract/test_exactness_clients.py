@@ -38,9 +38,7 @@ def test_what_is_read_and_echoed(name: str, turn: Assistant, stream: bool) -> No
     data = b"".join((*dialect.stream(reply)[0], dialect.stream(reply)[1])) if stream else dialect.encode(reply)
     heard = client.read(data, stream=stream)
     assert (heard.said.text, heard.said.reasoning) == (turn.text, turn.reasoning)
-    assert [(c.name, value(c.arguments)) for c in heard.said.calls] == [
-        (c.name, value(c.arguments)) for c in turn.calls
-    ]
+    assert called(heard.said) == called(turn)
     assert heard.finish == ("tool_calls" if turn.calls else "stop")
     for echo in (Echo(heard.said, 0, raw=heard.raw), Echo(heard.said, 0)):
         ask = Ask((System("s"), UserText("u"), echo, UserText("v")), (tool("bash"),), stream)
