@@ -1,7 +1,7 @@
 """Which of the four promises does a gateway keep: exact, continuous, faithful format, faithful meaning?
 
 A fake engine with a real tokenizer and chat template stands behind a gateway, any gateway; clients of four APIs play
-harnesses in front of it; a judge compares. The command is `tugline bench exactness`, the guide docs/how-to/exactness.md.
+harnesses in front of it; a judge compares. The command: `tugline bench exactness`; the guide: docs/how-to/exactness.md.
 
     engine = FakeEngine(model_dir)
     async with fake_server(engine) as url, http_client() as http:   # the gateway's engine is at `url`

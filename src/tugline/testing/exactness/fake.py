@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 
 from tugline.core.columns import Floats, Ids, concat, count, ids, ids_array, ids_list, take
-from tugline.core.errors import BadRequest, Unsupported, boundary
+from tugline.core.errors import BadRequest, ConfigError, Unsupported, boundary
 from tugline.core.items import Assistant, Tool
 from tugline.core.turn import Finish
 from tugline.engines.modeldir import Asked, read_model_dir
-from tugline.engines.script import Call, Step
+from tugline.engines.script import Step
 from tugline.engines.spelling import Respeller, spell, stop_of
 from tugline.tokens.families import families
 from tugline.tokens.model import ChatFiles, ChatModel
@@ -84,12 +84,28 @@ class FakeEngine:
         self._plan = 0
         self._take = 0
         self.made: list[Made] = []
+        self.shortened = 0
+        """Steps of which the model's family could write a part only."""
 
     def plan(self, *steps: Step, tools: Sequence[Tool] = ()) -> None:
         """What to say from now on: the n-th generation says step n, those behind the last say the last. None: "ok"."""
         self._steps, self._tools = steps, tuple(tools)
         self._plan += 1
         self._take = 0
+
+    def _fitting(self, step: Step) -> Step:
+        """As much of a step as the model's family can write. Raises BadRequest when that is nothing."""
+        bare = msgspec.structs.replace(step, reasoning="")
+        one = msgspec.structs.replace(step, calls=step.calls[:1])
+        fewer = (bare, one, msgspec.structs.replace(bare, calls=one.calls), msgspec.structs.replace(one, text=""))
+        for tried in (step, *fewer, msgspec.structs.replace(bare, calls=one.calls, text="")):
+            try:
+                spell(self.files.parser, tried)
+            except ConfigError:
+                continue
+            self.shortened += tried != step
+            return tried
+        raise BadRequest(f"models of the format {self.files.parser!r} cannot say this turn at all")
 
     @property
     def delay(self) -> float:
@@ -101,7 +117,7 @@ class FakeEngine:
         column = ids_array(prompt)
         if not len(column) or int(column.min()) < 0 or int(column.max()) >= self.files.vocab:
             raise BadRequest("the prompt is empty or has ids outside the vocabulary", path="prompt")
-        step = self._steps[min(self._take, len(self._steps) - 1)] if self._steps else Step(text="ok")
+        step = self._fitting(self._steps[min(self._take, len(self._steps) - 1)] if self._steps else Step(text="ok"))
         rng = random.Random(f"{self._seed}/{self._plan}/{self._take}")
         self._take += 1
         sampled = self._spelled(step, rng, prompt)
@@ -195,11 +211,6 @@ def _object(function: Mapping[str, Any]) -> Any:
         return msgspec.json.decode(given) if given.strip() else {}
     except msgspec.DecodeError as err:
         raise BadRequest(f"call arguments are no JSON: {err}", path="messages[].tool_calls[]") from err
-
-
-def bash(arguments: str) -> Call:
-    """A call of the suite's first tool."""
-    return Call("bash", arguments)
 
 
 def _logprobs(prompt: Ids, sampled: Ids) -> Floats:

@@ -106,8 +106,9 @@ class Judge:
             self._look(out, moment)
         if out.served:
             self._sessions(out, mine)
-        if not out.scores["E"].of and not out.scores["E"].why:
-            out.scores["E"].why = "no records to look at"
+        for promise, why in (("E", "no records to look at"), ("F", "this format's turns cannot be told apart")):
+            if not out.scores[promise].of and out.answered:
+                out.scores[promise].why = why
         return out
 
     def _look(self, out: Verdict, moment: Moment) -> None:

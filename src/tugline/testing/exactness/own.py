@@ -65,6 +65,8 @@ class WireEngine:
         try:
             response = await self._http.post("/inference/v1/generate", content=msgspec.json.encode(body))
             reply: dict[str, Any] = msgspec.json.decode(response.content)
+            if response.status_code != httpx.codes.OK:
+                raise EngineError(f"the engine at {self._url} refuses: {reply}", retryable=False)
             choice = reply["choices"][0]
             rows_ = choice["logprobs"]["content"]
             sampled = ids(choice["token_ids"])

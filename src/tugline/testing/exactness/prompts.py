@@ -39,21 +39,43 @@ class Format:
         without = engine.template.render(plain, None, generation=False)
         prompt = whole.removeprefix(without)
         opener = engine.reasoning()[0]
-        header = prompt.partition(opener)[0].rstrip("\n") if opener and opener in prompt else prompt
+        header = prompt.partition(opener)[0] if opener and opener in prompt else prompt
         self._header = ids_list(engine.model.encode(header))
+        self._opened = ids(ids_list(engine.model.encode(prompt))[len(self._header) :])
         self._stops = frozenset(engine.files.stop_ids)
         self._controls = engine.model.controls
-
-    @property
-    def known(self) -> bool:
+        self.known = bool(self._header) and self._tells_turns()
         """Whether assistant turns can be told from the rest."""
-        return bool(self._header)
+
+    def _tells_turns(self) -> bool:
+        """Try it: a call, its result, a text. Formats that begin or end turns in several ways fail."""
+        call = {"id": "call00000", "type": "function", "function": {"name": "zQcallQz", "arguments": {"command": "x"}}}
+        talk = [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call00000", "name": "zQcallQz", "content": "y"},
+            {"role": "assistant", "content": "zQtextQz"},
+            {"role": "user", "content": "z"},
+        ]
+        try:
+            text = self._engine.template.render(talk, None)
+        except BadRequest:
+            return False
+        bodies = [self.decode(body) for body in self.split(self._engine.model.encode(text)).bodies]
+        return len(bodies) == 2 and "zQcallQz" in bodies[0] and "zQtextQz" in bodies[1]
+
+    def own(self, sampled: Ids) -> tuple[Ids, Ids]:
+        """How a sample stands in later prompts: as it is, and behind what the generation prompt had opened."""
+        bare = self.without_stop(sampled)
+        return bare, Ids(bytes(self._opened) + bytes(bare))
 
     def split(self, prompt: Ids) -> Split:
         """Cut at every assistant header; the last one, of the generation prompt, opens no body."""
         column, header = ids_list(prompt), self._header
         outside: list[Ids] = []
         bodies: list[Ids] = []
+        if not header:
+            return Split((prompt,), ())
         at, n = 0, 0
         while n < len(column):
             if column[n : n + len(header)] != header:
@@ -224,10 +246,11 @@ def _difference(shape: Format, have: Split, want: Split, echoes: list[Echo], sam
 
 def _stands_for(shape: Format, body: Ids, origin: Made) -> bool:
     """Whether a turn's body is the sample; a sample that was cut may have closing marks behind it."""
-    own = shape.without_stop(origin.sampled)
-    if body == own:
-        return True
-    if origin.finish == "length" and body.startswith(own):
-        rest = ids(ids_list(body)[count(own) :])
-        return shape.controls(rest) == count(rest) or not shape.decode(rest).strip()
+    for own in shape.own(origin.sampled):
+        if body == own:
+            return True
+        if origin.finish == "length" and body.startswith(own):
+            rest = ids(ids_list(body)[count(own) :])
+            if shape.controls(rest) == count(rest) or not shape.decode(rest).strip():
+                return True
     return False

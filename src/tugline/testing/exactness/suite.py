@@ -152,6 +152,8 @@ async def run_suite(
             report.notes.append(f"{name}: {err.message}")
         report.sessions += 1
     engine.plan()
+    if engine.shortened:
+        report.notes.append(f"{engine.shortened} turns are shorter than planned: the model's format cannot hold them")
     judge = Judge(engine, moments, records)
     report.verdicts = {dialect: judge.verdict(dialect) for dialect in plan.dialects}
     report.unplanned = sum(not m.planned for m in engine.made)
