@@ -73,7 +73,7 @@ class Meddler:
         while more:
             message = await receive()
             raw, more = raw + message.get("body", b""), message.get("more_body", False)
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             reply = await http.post(self.engine + scope["path"], json=self.asks(json.loads(raw)))
         body = json.dumps(self.tells(reply.json())).encode() if reply.status_code == 200 else reply.content
         await send({"type": "http.response.start", "status": reply.status_code, "headers": []})

@@ -40,7 +40,7 @@ class Wire:
 async def wire() -> AsyncIterator[Wire]:
     engine = FakeEngine(PILOT, seed=1)
     engine.plan(STEP)
-    async with fake_server(engine) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with fake_server(engine) as url, httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
         yield Wire(engine, http)
 
 
