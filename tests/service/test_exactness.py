@@ -26,6 +26,7 @@ Body = dict[str, Any]
 NAMES = ("anthropic", "chat", "responses", "gemini")
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("dialect", NAMES)
 async def test_our_own_gateway_keeps_everything(dialect: str) -> None:
     engine = FakeEngine(PILOT, seed=3)
