@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tugline.cli import output
+from tugline.cli import exactness, output
 from tugline.core.errors import TuglineError
 
 app = typer.Typer(no_args_is_help=True, help="Paired measurements of this machine and this version.")
@@ -14,6 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="Paired measurements of this machin
 
 def register(root: typer.Typer) -> None:
     """Add the commands."""
+    exactness.register(app)
     root.add_typer(app, name="bench")
 
 

@@ -1,0 +1,224 @@
+"""Run the exactness suite against gateways of others, each in a virtual environment of its own.
+
+    python bench/exactness.py --model DIR --venvs ~/.cache/tugline-foreign [--only rllm,verifiers-train] [--quick]
+
+DIR holds a tokenizer and a chat template of the Qwen3 family. Packages come from PyPI in the versions named below.
+Prints a table for docs/exactness-of-gateways.md and writes the whole reports, as JSON, beside the environments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+KEY = "sk-exactness"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run happens."""
+
+    python: Path
+    model: Path
+    engine: int
+    port: int
+    scratch: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def engine_url(self) -> str:
+        return f"http://127.0.0.1:{self.engine}"
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """One gateway: what to install, how to start it, how the suite reaches it."""
+
+    packages: tuple[str, ...]
+    start: Callable[[Place], list[str]]
+    flags: Callable[[Place], list[str]]
+    alone: tuple[str, ...] = ()
+    """Packages that are installed without what they ask for."""
+    shown: str = ""
+
+
+def rllm(place: Place) -> list[str]:
+    listen = ["--host", "127.0.0.1", "--port", str(place.port), "--store", "memory", "--log-level", "WARNING"]
+    return [str(place.python), "-m", "rllm_model_gateway", *listen, "--worker", f"{place.engine_url}/v1"]
+
+
+def rllm_flags(place: Place) -> list[str]:
+    session = f"{place.url}/sessions/{{session}}"
+    return ["--url", f"{session}/v1", "--records", f"{session}/traces"]
+
+
+def litellm(place: Place) -> list[str]:
+    name = place.model.name
+    config = f"""
+model_list:
+  - model_name: {name}
+    litellm_params:
+      model: hosted_vllm/{name}
+      api_base: {place.engine_url}/v1
+      api_key: none
+      extra_body: {{return_token_ids: true, logprobs: true}}
+litellm_settings: {{drop_params: true, num_retries: 0}}
+general_settings: {{master_key: {KEY}}}
+"""
+    file = place.scratch / "litellm.yaml"
+    file.write_text(config)
+    listen = ["--host", "127.0.0.1", "--port", str(place.port)]
+    return [str(place.python.with_name("litellm")), "--config", str(file), *listen]
+
+
+def litellm_flags(place: Place) -> list[str]:
+    return ["--url", place.url, "--key", KEY]
+
+
+def verifiers(client: str) -> Callable[[Place], list[str]]:
+    def start(place: Place) -> list[str]:
+        where = ["--port", str(place.port), "--engine", place.engine_url, "--client", client]
+        script = str(HERE / "foreign" / "verifiers_server.py")
+        return [str(place.python), script, *where, "--model", str(place.model), "--name", place.model.name]
+
+    return start
+
+
+def verifiers_flags(place: Place) -> list[str]:
+    door = ["--open", f"{place.url}/open", "--records", f"{place.url}/records/{{session}}"]
+    return ["--url", place.url, "--key", "{session}", *door]
+
+
+def miles(place: Place) -> list[str]:
+    where = ["--port", str(place.port), "--engine", place.engine_url, "--model", str(place.model)]
+    return [str(place.python), str(HERE / "foreign" / "miles_server.py"), *where]
+
+
+def miles_flags(place: Place) -> list[str]:
+    session = f"{place.url}/sessions/{{session}}"
+    return ["--url", session, "--open", f"{place.url}/sessions", "--records", session]
+
+
+def nothing(_place: Place) -> list[str]:
+    return []
+
+
+GATEWAYS: dict[str, Gateway] = {
+    "tugline": Gateway((), nothing, nothing, shown="this version, in process"),
+    "engine-alone": Gateway(
+        (), nothing, lambda p: ["--url", p.engine_url], shown="no gateway: the fake engine's own API"
+    ),
+    "rllm-model-gateway": Gateway(("rllm-model-gateway==0.1.0",), rllm, rllm_flags),
+    "verifiers-train": Gateway(("verifiers==0.4.0", "renderers==0.1.12"), verifiers("train"), verifiers_flags),
+    "verifiers-eval": Gateway(("verifiers==0.4.0", "renderers==0.1.12"), verifiers("eval"), verifiers_flags),
+    "litellm": Gateway(("litellm[proxy]==1.108.7",), litellm, litellm_flags),
+    "miles": Gateway(
+        ("fastapi", "uvicorn", "httpx", "transformers==5.24.0", "setproctitle", "jinja2"),
+        miles,
+        miles_flags,
+        alone=("miles-rl==0.0.2",),
+    ),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--venvs", type=Path, required=True)
+    parser.add_argument("--only")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--patience", default="20")
+    asked = parser.parse_args()
+    names = asked.only.split(",") if asked.only else list(GATEWAYS)
+    asked.venvs.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        python = environment(asked.venvs, name, GATEWAYS[name])
+        reports = {share: run(name, GATEWAYS[name], python, share, asked) for share in ("0.3", "0")}
+        print(table(name, reports), flush=True)
+    return 0
+
+
+def environment(venvs: Path, name: str, gateway: Gateway) -> Path:
+    """The Python of a gateway's environment, made at first need."""
+    if not gateway.packages:
+        return Path(sys.executable)
+    word = name.partition("-train")[0].partition("-eval")[0]
+    python = venvs / word / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(venvs / word)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *gateway.packages], check=True)
+        if gateway.alone:
+            subprocess.run([str(python), "-m", "pip", "install", "-q", "--no-deps", *gateway.alone], check=True)
+    return python
+
+
+def run(name: str, gateway: Gateway, python: Path, share: str, asked: argparse.Namespace) -> dict[str, Any]:
+    """One run of the suite, as its JSON."""
+    place = Place(python, asked.model.resolve(), free_port(), free_port(), asked.venvs)
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    words = gateway.start(place)
+    log = (asked.venvs / f"{name}.log").open("wb")
+    server = subprocess.Popen(words, env=env, stdout=log, stderr=log) if words else None
+    try:
+        bench = [sys.executable, "-m", "tugline", "bench", "exactness", "--json", "--noncanonical", share]
+        bench += ["--engine-port", str(place.engine), "--model", str(place.model), "--wait", "180"]
+        bench += ["--patience", asked.patience, *gateway.flags(place), *(["--quick"] if asked.quick else [])]
+        if share == "0.3":
+            print(f"# {name}: {shlex.join(words) or gateway.shown}\n# {shlex.join(bench)}", file=sys.stderr)
+        begun = time.monotonic()
+        done = subprocess.run(bench, capture_output=True, check=False)
+        print(f"# {time.monotonic() - begun:.0f} s, exit {done.returncode}", file=sys.stderr)
+    finally:
+        if server is not None:
+            server.terminate()
+            server.wait(30)
+        log.close()
+    (asked.venvs / f"{name}.{share}.json").write_bytes(done.stdout)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def table(name: str, reports: dict[str, dict[str, Any]]) -> str:
+    """Rows of one gateway. C is given twice: with ids that encoders do not give, and with those that they do."""
+    rough, smooth = reports["0.3"]["dialects"], reports["0"]["dialects"]
+    lines = []
+    for dialect, found in rough.items():
+        if not found["served"]:
+            lines.append(f"| {name} | {dialect} | not served | | | | | |")
+            continue
+        cells = [f"{found['answered']}/{found['requests']}", cell(found, "E"), cell(found, "C")]
+        cells += [cell(smooth[dialect], "C"), cell(found, "F"), cell(found, "S")]
+        lines.append(f"| {name} | {dialect} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cell(found: dict[str, Any], promise: str) -> str:
+    one = found["promises"][promise]
+    if not one["of"]:
+        return "-"
+    extra = f" ({one['by_template']} t)" if one.get("by_template") else ""
+    return f"{one['held']}/{one['of']}{extra}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
