@@ -69,6 +69,10 @@ class Sample:
     """The engine's echo of the prompt, or None if it cannot."""
     engine_ref: str | None = None
     cached_tokens: int = 0
+    fault: str | None = None
+    """What contradicts itself in the engine's reply beyond these columns: its tokens never train, by this reason."""
+    experts: bytes | None = None
+    """Which experts each token was routed to, as the engine spells it (.npy bytes), where it says so."""
 
 
 class Engine(Protocol):

@@ -185,7 +185,7 @@ async def _sample(
     begun = time.perf_counter()
     prompt, sampling = asked
     request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
-    taken, _ = await sample(deps.engine, request, deps.retry, feed)
+    taken, _ = await sample(deps.engine, request, deps.retry, feed, deps.metrics.fault)
     deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
     return taken
 
@@ -331,6 +331,8 @@ def _measure(metrics: Metrics, turn: Turn) -> None:
     metrics.tokens.labels("sampled").inc(count(turn.sampled))
     for reason in turn.drift:
         metrics.drift.labels(reason).inc()
+    if turn.untrainable is not None:
+        metrics.faults.labels(turn.untrainable).inc()
 
 
 async def _off_loop(deps: Deps, work: Callable[[], T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -34,12 +35,16 @@ class Listener(Protocol):
 
 
 async def sample(
-    engine: Engine, generation: Generation, retry: RetryPolicy, listener: Listener | None = None
+    engine: Engine,
+    generation: Generation,
+    retry: RetryPolicy,
+    listener: Listener | None = None,
+    failed: Callable[[EngineError], None] = lambda _: None,
 ) -> tuple[Sample, int]:
     """(sample, failed attempts before it). Raises EngineError when the budget is used up or retrying is pointless.
 
-    `listener` hears the ids as they come from an engine that streams. Each attempt has its own request id, so that a
-    late orphan can never be taken for the answer.
+    `listener` hears the ids as they come from an engine that streams, `failed` each attempt's error. Each attempt has
+    its own request id, so that a late orphan can never be taken for the answer.
     """
     wait = retry.first_wait
     for attempt in range(retry.attempts):
@@ -47,6 +52,7 @@ async def sample(
         try:
             return await _attempt(engine, request, listener), attempt
         except EngineError as err:
+            failed(err)
             if not err.retryable or attempt == retry.attempts - 1:
                 raise
             if listener is not None and not listener.restart():
