@@ -21,7 +21,7 @@ from tugline.core.task import ModelRoute, Task
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallRecord, Sampling, Turn
 from tugline.dialects import DIALECTS
-from tugline.engines import make_engine
+from tugline.engines import REMOTE, Far, make_engine
 from tugline.engines.journal import JournalIndex
 from tugline.engines.modeldir import Asked, read_model_dir
 from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
@@ -77,13 +77,14 @@ def served_dialects() -> tuple[Dialect, ...]:
     return tuple(found)
 
 
-def model_dir(settings: Settings) -> Path:
-    """Where the policy lies. Raises ConfigError when it is no directory."""
-    return _model_dir(settings.engine.model, "engine.model")
-
-
-def _model_dir(model: str | None, where: str) -> Path:
-    path = Path(model).expanduser() if model else PILOT
+def _model_dir(one: EngineSettings, where: str) -> Path:
+    """Where an engine's model lies, or at least its tokenizer and template. Raises ConfigError when it is no directory.
+    An engine behind a URL has a model of its own: the pilot cannot stand for it."""
+    kind = one.spec.partition(":")[0]
+    if one.model is None and kind in REMOTE:
+        hint = "name the directory with the tokenizer and template of the model that it serves"
+        raise ConfigError(f"{kind} needs --model: {hint}", where=where)
+    path = Path(one.model).expanduser() if one.model else PILOT
     if not path.is_dir():
         raise ConfigError(f"{path} is not a model directory", where=where)
     return path
@@ -135,7 +136,7 @@ def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
             if known is None:
                 raise ConfigError(f"the run's settings name no engine {engine!r}", where=str(run_dir / "run.toml"))
             place = f"engines.{engine}.model" if engine else "engine.model"
-            loaded[engine] = chat_model(_model_dir(known.model, place), asked_of(known, engine))
+            loaded[engine] = chat_model(_model_dir(known, place), asked_of(known, engine))
         return loaded[engine]
 
     return find
@@ -143,15 +144,33 @@ def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
 
 def engine_for(settings: Settings, run_dir: Path) -> Engine:
     """The engine of a run; its journal lies in RUN/engine/."""
+    return _engine(settings.engine, "", run_dir / "engine", settings.run.seed)
+
+
+def _engine(one: EngineSettings, name: str, journal_dir: Path, seed: int | None) -> Engine:
     return make_engine(
-        settings.engine.spec,
-        model=model_dir(settings),
-        journal_dir=run_dir / "engine",
-        device=settings.engine.device,
-        threads=settings.engine.threads,
-        slots=settings.engine.slots,
-        seed=settings.run.seed,
-        asked=asked_of(settings.engine),
+        one.spec,
+        model=_model_dir(one, f"engines.{name}.model" if name else "engine.model"),
+        journal_dir=journal_dir,
+        device=one.device,
+        threads=one.threads,
+        slots=one.slots,
+        seed=seed,
+        asked=asked_of(one, name),
+        far=far_of(one),
+    )
+
+
+def far_of(one: EngineSettings) -> Far:
+    """What `[engine]` says of an engine behind a URL."""
+    return Far(
+        served=one.served,
+        key_file=one.key_file,
+        key_env=one.key_env,
+        connect_timeout=one.connect_timeout,
+        reply_timeout=one.reply_timeout,
+        patience=one.patience,
+        prices=one.prices,
     )
 
 
@@ -202,17 +221,7 @@ def check_routes(settings: Settings, tasks: tuple[Task, ...]) -> None:
 
 def other_engine(settings: Settings, name: str, run_dir: Path) -> Engine:
     """The engine `engines.NAME`, not started."""
-    one = settings.engines[name]
-    return make_engine(
-        one.spec,
-        model=_model_dir(one.model, f"engines.{name}.model"),
-        journal_dir=run_dir / "engines" / name,
-        device=one.device,
-        threads=one.threads,
-        slots=one.slots,
-        seed=settings.run.seed,
-        asked=asked_of(one, name),
-    )
+    return _engine(settings.engines[name], name, run_dir / "engines" / name, settings.run.seed)
 
 
 @asynccontextmanager

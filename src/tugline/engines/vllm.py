@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -18,15 +19,11 @@ from tugline.engines.api import InFlight
 from tugline.engines.modeldir import ModelFiles
 from tugline.engines.remote.abilities import Abilities, Kind
 from tugline.engines.remote.client import Answer, Remote, refusal_text, refused, retry_after
-from tugline.engines.remote.driver import LOOK, RemoteEngine
+from tugline.engines.remote.driver import LOOK, SPELLING, UPDATE, RemoteEngine, kind_of
 from tugline.engines.remote.promtext import totals
 from tugline.engines.remote.reply import Taken, decode_json, runs_of
 from tugline.engines.streaming import Say
 
-SAME_KIND = 0.02
-"""Nats: how far the best token's log-probability may move with the temperature of an engine that reports raw ones."""
-SPELLING = "Hello, world: 12 + 30 = 42?\n\tdef f(x):"
-"""Text whose tokens differ between tokenizers of different families."""
 METRICS = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -37,8 +34,6 @@ METRICS = (
     "vllm:prompt_tokens",
     "vllm:generation_tokens",
 )
-UPDATE = 600.0
-"""Seconds for one step of a weight update."""
 
 
 class VllmEngine(RemoteEngine):
@@ -117,18 +112,11 @@ class VllmEngine(RemoteEngine):
         log-probabilities at all (`--logprobs-mode raw_logits`)."""
         if self._route != wire.GENERATE:
             return None
-        at_one, colder = wire.highest(answer.body), wire.highest((await self._probe(prompt, 0.25)).body)
-        if at_one is None or colder is None:
-            return None
-        if max(at_one, colder) > SAME_KIND:
-            raise EngineError(
-                "the engine returns logits; start vLLM with --logprobs-mode processed_logprobs",
-                retryable=False,
-                fault="logits",
-            )
-        return "raw" if abs(at_one - colder) < SAME_KIND else "processed"
+        colder = await self._probe(prompt, 0.25)
+        flag = "start vLLM with --logprobs-mode processed_logprobs"
+        return kind_of(wire.highest(answer.body), wire.highest(colder.body), flag)
 
-    async def _tokenizer(self) -> str:
+    async def _tokenizer(self) -> Literal["same", "differs", "unknown"]:
         from tokenizers import Tokenizer
 
         body = msgspec.json.encode({"model": self._model, "prompt": SPELLING, "add_special_tokens": False})
@@ -230,14 +218,14 @@ class VllmEngine(RemoteEngine):
             raise EngineError("the prefix cache was not reset: blocks are in use", fault="cache_in_use")
 
     async def load_weights(self, path: Path, version: int, in_flight: InFlight = "recompute") -> None:
-        """Pause, load the files at `path` (a path of the engine's machine), name them, resume. See LiveWeights."""
+        """Pause, load the files at `path` (absolute, of the engine's machine), name them, resume. See LiveWeights."""
         if self.abilities is None or not self.abilities.updates:
             raise EngineError(
                 "vLLM takes no weights: set VLLM_SERVER_DEV_MODE=1 in its environment", retryable=False, fault="updates"
             )
         await self.pause("keep")
         try:
-            call = {"method": "reload_weights", "kwargs": {"weights_path": str(path.absolute())}}
+            call = {"method": "reload_weights", "kwargs": {"weights_path": os.fspath(path)}}
             await self._control("/collective_rpc", msgspec.json.encode(call))
             await self._control("/update_weight_version", msgspec.json.encode({"new_version": str(version)}))
             await self.reset_prefix_cache(running=in_flight == "recompute")

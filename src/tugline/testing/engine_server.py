@@ -248,6 +248,11 @@ def prompt_of(prompt: list[int], fault: Fault | None) -> list[int] | None:
     return None if fault == "no_echo" else prompt
 
 
+def words(text: str) -> list[str]:
+    """Names, one behind the other."""
+    return text.split()
+
+
 def known(body: bytes, fields: frozenset[str], where: str = "body") -> dict[str, Any]:
     """A JSON object with no other keys. Raises Refused."""
     try:
@@ -297,10 +302,10 @@ async def _send(
     headers = {"content-type": "application/json" if isinstance(content, bytes) else "text/event-stream"} | dict(extra)
     if isinstance(content, bytes):
         headers["content-length"] = str(len(whole))
-    if fault == "drop":
-        raise ConnectionResetError("the server dies before it answers")
     raw = [(k.encode(), v.encode()) for k, v in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
+    if fault == "drop":
+        raise ConnectionResetError("the server dies before it says anything")
     if fault == "garbage":
         whole = b"\xff" + whole[1:]
     if fault == "truncated":

@@ -18,122 +18,41 @@ from tugline.testing.engine_server import (
     prompt_of,
     spelled,
     valid_prompt,
+    words,
 )
 
 SAMPLING = frozenset(
-    [
-        "n",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "temperature",
-        "watermarking",
-        "top_p",
-        "top_k",
-        "min_p",
-        "seed",
-        "stop",
-        "stop_token_ids",
-        "ignore_eos",
-        "max_tokens",
-        "min_tokens",
-        "logprobs",
-        "prompt_logprobs",
-        "prompt_logprob_token_ids",
-        "prompt_logprob_start",
-        "logprob_token_ids",
-        "flat_logprobs",
-        "detokenize",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "include_stop_str_in_output",
-        "output_kind",
-        "stream_interval",
-        "skip_clone",
-        "structured_outputs",
-        "logit_bias",
-        "allowed_token_ids",
-        "extra_args",
-        "bad_words",
-        "thinking_token_budget",
-        "repetition_detection",
-    ]
+    words(
+        """n presence_penalty frequency_penalty repetition_penalty temperature watermarking top_p top_k min_p seed stop
+    stop_token_ids ignore_eos max_tokens min_tokens logprobs prompt_logprobs prompt_logprob_token_ids
+    prompt_logprob_start logprob_token_ids flat_logprobs detokenize skip_special_tokens spaces_between_special_tokens
+    include_stop_str_in_output output_kind stream_interval skip_clone structured_outputs logit_bias allowed_token_ids
+    extra_args bad_words thinking_token_budget repetition_detection"""
+    )
 )
 GENERATE = frozenset(
-    [
-        "request_id",
-        "token_ids",
-        "token_offsets",
-        "features",
-        "content_parts",
-        "sampling_params",
-        "model",
-        "reasoning_ended",
-        "reasoning_parser_kwargs",
-        "return_token_ids",
-        "output_mode",
-        "stream",
-        "stream_options",
-        "cache_salt",
-        "priority",
-        "kv_transfer_params",
-        "ec_transfer_params",
-    ]
+    words(
+        """request_id token_ids token_offsets features content_parts sampling_params model reasoning_ended
+    reasoning_parser_kwargs return_token_ids output_mode stream stream_options cache_salt priority kv_transfer_params
+    ec_transfer_params"""
+    )
 )
 COMPLETION = frozenset(
-    [
-        "model",
-        "prompt",
-        "echo",
-        "frequency_penalty",
-        "logit_bias",
-        "logprobs",
-        "max_tokens",
-        "n",
-        "presence_penalty",
-        "seed",
-        "stop",
-        "stream",
-        "stream_options",
-        "suffix",
-        "temperature",
-        "top_p",
-        "user",
-        "use_beam_search",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "watermarking",
-        "length_penalty",
-        "stop_token_ids",
-        "include_stop_str_in_output",
-        "ignore_eos",
-        "min_tokens",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "truncate_prompt_tokens",
-        "allowed_token_ids",
-        "prompt_logprobs",
-        "logprob_token_ids",
-        "bad_words",
-        "add_special_tokens",
-        "response_format",
-        "structured_outputs",
-        "priority",
-        "request_id",
-        "session_id",
-        "return_tokens_as_token_ids",
-        "return_token_ids",
-        "routed_experts_prompt_start",
-        "cache_salt",
-        "kv_transfer_params",
-        "vllm_xargs",
-    ]
+    words(
+        """model prompt echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream
+    stream_options suffix temperature top_p user use_beam_search top_k min_p repetition_penalty watermarking
+    length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
+    spaces_between_special_tokens truncate_prompt_tokens allowed_token_ids prompt_logprobs logprob_token_ids bad_words
+    add_special_tokens response_format structured_outputs priority request_id session_id return_tokens_as_token_ids
+    return_token_ids routed_experts_prompt_start cache_salt kv_transfer_params vllm_xargs"""
+    )
 )
 CLOSED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 DEV = frozenset(
-    ["/pause", "/resume", "/is_paused", "/weight_info", "/update_weight_version", "/collective_rpc", "/abort_requests"]
-    + ["/reset_prefix_cache", "/server_info"]
+    words(
+        """/pause /resume /is_paused /weight_info /update_weight_version /collective_rpc /abort_requests
+    /reset_prefix_cache /server_info"""
+    )
 )
 PROBES = "tugline-probe"
 

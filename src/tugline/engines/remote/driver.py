@@ -21,7 +21,7 @@ from tugline.core.contracts import EngineInfo, Generation, JournalEntry, Piece, 
 from tugline.core.errors import EngineError, boundary
 from tugline.engines.journal import JournalWriter, journal_path, next_boot
 from tugline.engines.modeldir import ModelFiles
-from tugline.engines.remote.abilities import Abilities
+from tugline.engines.remote.abilities import Abilities, Kind
 from tugline.engines.remote.breaker import Breaker
 from tugline.engines.remote.client import Http, Remote
 from tugline.engines.remote.reply import Taken, sample_of
@@ -34,9 +34,25 @@ FAULTY = ("unreachable", "timeout", "truncated", "transport", "stream_error")
 CAPACITY = 64
 AGAIN = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Seconds after which an abort that shows no effect is repeated; then the connection is closed."""
+UPDATE = 600.0
+"""Seconds for one step of a weight update."""
+SAME_KIND = 0.02
+"""Nats: how far the best token's log-probability may move with the temperature of an engine that reports raw ones."""
+SPELLING = "Hello, world: 12 + 30 = 42?\n\tdef f(x):"
+"""Text whose tokens differ between tokenizers of different families."""
 
 Work: TypeAlias = tuple[Taken, tuple[tuple[int, int], ...]]
 """A reply and its version runs."""
+
+
+def kind_of(warm: float | None, colder: float | None, hint: str) -> Kind | None:
+    """Which log-probabilities an engine reports, from the best token's at temperature 1 and at a colder one. Raises
+    EngineError for values that are no log-probabilities at all."""
+    if warm is None or colder is None:
+        return None
+    if max(warm, colder) > SAME_KIND:
+        raise EngineError(f"the engine returns logits; {hint}", retryable=False, fault="logits")
+    return "raw" if abs(warm - colder) < SAME_KIND else "processed"
 
 
 @dataclass(slots=True)
