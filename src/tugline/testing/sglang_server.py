@@ -1,6 +1,6 @@
 """SGLang 0.5.23's HTTP schema, as its sources say, over any engine of ours. See `engine_server`.
 
-UNPROVEN: written from the sources, never compared with a running server. A driver that passes here may still fail there.
+UNPROVEN: written from the sources, never compared with a running server. What passes here may still fail there.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tugline.testing.engine_server import (
 PROVEN = False
 GENERATE = frozenset(
     words(
-        """rid session_id text input_ids sampling_params return_logprob logprob_start_len top_logprobs_num token_ids_logprob
-    return_text_in_logprobs stream log_metrics return_hidden_states return_routed_experts routed_experts_start_len
+        """rid session_id text input_ids sampling_params return_logprob logprob_start_len top_logprobs_num
+    token_ids_logprob return_text_in_logprobs stream log_metrics return_hidden_states return_routed_experts routed_experts_start_len
     session_params lora_path priority extra_key no_logs routing_key conversation_id return_prompt_token_ids"""
     )
 )
 SAMPLING = frozenset(
     words(
-        """max_new_tokens stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty presence_penalty
-    repetition_penalty min_new_tokens n json_schema regex ebnf structural_tag ignore_eos skip_special_tokens
+        """max_new_tokens stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty
+    presence_penalty repetition_penalty min_new_tokens n json_schema regex ebnf structural_tag ignore_eos skip_special_tokens
     spaces_between_special_tokens no_stop_trim stream_interval logit_bias sampling_seed custom_params"""
     )
 )
@@ -63,26 +63,32 @@ class SglangServer(EngineServer):
             case "POST", "/abort_request":
                 asked = known(body, frozenset(["rid", "abort_all"]))
                 self.seen.aborted.append(asked["rid"])
-                for name in [n for n in self.seen.running if n.startswith(asked["rid"])]:  # by prefix, as there
-                    await self.inner.abort(name)
+                for rid in [n for n in self.seen.running if n.startswith(asked["rid"])]:  # by prefix, as there
+                    await self.inner.abort(rid)
                 return "", None
-            case "POST", "/pause_generation":
+            case "POST", _:
+                return self._control(path, body), None
+        raise Refused(404, "Not Found")
+
+    def _control(self, path: str, body: bytes) -> Any:
+        match path:
+            case "/pause_generation":
                 if known(body, frozenset(["mode"]))["mode"] not in ("abort", "retract", "in_place"):
                     raise Refused(422, "mode")
                 self.pause(on=True)
-                return {"message": "Generation paused successfully.", "status": "ok"}, None
-            case "POST", "/continue_generation":
+                return {"message": "Generation paused successfully.", "status": "ok"}
+            case "/continue_generation":
                 self.pause(on=False)
-                return {"message": "Generation continued successfully.", "status": "ok"}, None
-            case "POST", "/flush_cache":
-                return "Cache flushed.\n", None
-            case "POST", "/update_weights_from_disk":
+                return {"message": "Generation continued successfully.", "status": "ok"}
+            case "/flush_cache":
+                return "Cache flushed.\n"
+            case "/update_weights_from_disk":
                 fields = ["model_path", "weight_version", "abort_all_requests", "flush_cache", "load_format"]
                 asked = known(body, frozenset(fields))
                 if "missing" in asked["model_path"]:
                     raise Refused(400, "Failed to get model path")
                 self.now.version = asked["weight_version"]
-                return {"success": True, "message": "Succeeded to update model weights."}, None
+                return {"success": True, "message": "Succeeded to update model weights."}
         raise Refused(404, "Not Found")
 
     async def _generate(self, asked: dict[str, Any]) -> tuple[Any, Fault | None]:
@@ -114,8 +120,8 @@ class SglangServer(EngineServer):
         if fault != "no_versions":
             meta["weight_versions"] = [{"version": self.now.version, "start": 0, "end": len(said)}]
         if asked.get("return_logprob") and fault != "no_logprobs":
-            scored = zip(logprobs_of(sample, fault), told, strict=False)
-            meta["output_token_logprobs"] = [[value, token, None] for value, token in scored]
+            pairs = zip(logprobs_of(sample, fault), told, strict=False)
+            meta["output_token_logprobs"] = [[value, token, None] for value, token in pairs]
             if asked.get("top_logprobs_num"):
                 meta["output_top_logprobs"] = [[[best, 0, None]] for _ in said]
         reply: dict[str, Any] = {"text": "", "output_ids": said, "meta_info": meta}
