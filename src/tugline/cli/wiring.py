@@ -32,8 +32,10 @@ from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
 from tugline.sandboxes import provider as sandbox_provider
 from tugline.store import RunStore
+from tugline.tokens.families import families
 from tugline.tokens.model import ChatFiles, ChatModel
 from tugline.tokens.probes.kept import VerdictCache
+from tugline.tokens.standin import standin_tokenizer
 from tugline.trajectory.build import SessionFacts, build
 from tugline.trajectory.merge import strategy_for
 from tugline.trajectory.rows import undelivered_turns
@@ -83,7 +85,9 @@ def _model_dir(one: EngineSettings, where: str) -> Path:
     kind = one.spec.partition(":")[0]
     if one.model is None and kind in REMOTE:
         hint = "name the directory with the tokenizer and template of the model that it serves"
-        raise ConfigError(f"{kind} needs --model: {hint}", where=where)
+        raise ConfigError(f"{kind} needs --model: {'the name there' if kind == 'openai' else hint}", where=where)
+    if one.model is not None and kind == "openai":
+        return Path(one.model)  # a name: it has no files here
     path = Path(one.model).expanduser() if one.model else PILOT
     if not path.is_dir():
         raise ConfigError(f"{path} is not a model directory", where=where)
@@ -119,6 +123,22 @@ def chat_model(path: Path, asked: Asked | None = None, verdicts: VerdictCache | 
     )
 
 
+def text_model(one: EngineSettings, path: Path, name: str = "", verdicts: VerdictCache | None = None) -> ChatModel:
+    """The text side of an engine. One that takes messages has none here: something that is never asked stands for it.
+
+    Raises ConfigError.
+    """
+    return wordless() if one.spec.startswith("openai:") else chat_model(path, asked_of(one, name), verdicts)
+
+
+def wordless() -> ChatModel:
+    """A chat model of bytes, for engines that render and read for themselves."""
+    template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    stop = "<|im_end|>"
+    made = standin_tokenizer(template, (stop, *families()["qwen3"].markers))
+    return ChatModel(ChatFiles(tokenizer_json=made, template=template, parser="qwen3", stop=(stop,), context=1 << 30))
+
+
 def verdicts_of(settings: Settings) -> FileVerdicts:
     """Where verdicts on templates are kept."""
     return FileVerdicts(Path(settings.cache.dir).expanduser())
@@ -136,7 +156,7 @@ def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
             if known is None:
                 raise ConfigError(f"the run's settings name no engine {engine!r}", where=str(run_dir / "run.toml"))
             place = f"engines.{engine}.model" if engine else "engine.model"
-            loaded[engine] = chat_model(_model_dir(known, place), asked_of(known, engine))
+            loaded[engine] = text_model(known, _model_dir(known, place), engine)
         return loaded[engine]
 
     return find
@@ -231,8 +251,8 @@ async def other_engines(settings: Settings, run_dir: Path) -> AsyncIterator[dict
     try:
         for name in settings.engines:
             engine = other_engine(settings, name, run_dir)
-            asked = asked_of(settings.engines[name], name)
-            model = await asyncio.to_thread(chat_model, engine.info.model_dir, asked, verdicts_of(settings))
+            one, path = settings.engines[name], engine.info.model_dir
+            model = await asyncio.to_thread(text_model, one, path, name, verdicts_of(settings))
             seats[name] = Seat(engine, model)
             await engine.start()
         yield seats
@@ -316,7 +336,8 @@ async def wired(
     """Everything started, in order; everything stopped again, whatever happens."""
     run_dir = store.path
     engine = engine_for(settings, run_dir)
-    model = await asyncio.to_thread(chat_model, engine.info.model_dir, asked_of(settings.engine), verdicts_of(settings))
+    path, verdicts = engine.info.model_dir, verdicts_of(settings)
+    model = await asyncio.to_thread(text_model, settings.engine, path, "", verdicts)
     options = gateway_options(settings)
     check_routes(settings, tasks)
     harness: Harness = find_harness(settings.harness.name)

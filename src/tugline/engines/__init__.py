@@ -90,4 +90,6 @@ def _remote(kind: str, url: str, model: Path | str, journal_dir: Path, options: 
         from tugline.engines.sglang import SglangEngine
 
         return SglangEngine(remote, read_model_dir(Path(model), asked), journal_dir)
-    raise ConfigError("openai engines are not there yet", where="engine")
+    from tugline.engines.openai import OpenAiEngine, prices_of
+
+    return OpenAiEngine(remote, str(model), journal_dir, asked.context, prices_of(far.get("prices", ()), asked.section))

@@ -18,7 +18,7 @@ from tugline.engines.api import InFlight
 from tugline.engines.modeldir import ModelFiles
 from tugline.engines.remote.abilities import Abilities
 from tugline.engines.remote.client import Answer, Remote, refused, retry_after
-from tugline.engines.remote.driver import LOOK, SAME_KIND, SPELLING, UPDATE, RemoteEngine, kind_of
+from tugline.engines.remote.driver import LOOK, SPELLING, UPDATE, RemoteEngine, kind_of
 from tugline.engines.remote.promtext import totals
 from tugline.engines.remote.reply import Taken, decode_json, runs_of
 from tugline.engines.streaming import Say
@@ -30,8 +30,6 @@ METRICS = (
     "sglang:cache_hit_rate",
     "sglang:gen_throughput",
 )
-
-__all__ = ["SAME_KIND", "SglangEngine"]
 
 
 class SglangEngine(RemoteEngine):

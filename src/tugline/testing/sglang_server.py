@@ -26,14 +26,16 @@ PROVEN = False
 GENERATE = frozenset(
     words(
         """rid session_id text input_ids sampling_params return_logprob logprob_start_len top_logprobs_num
-    token_ids_logprob return_text_in_logprobs stream log_metrics return_hidden_states return_routed_experts routed_experts_start_len
+    token_ids_logprob return_text_in_logprobs stream log_metrics return_hidden_states return_routed_experts
+    routed_experts_start_len
     session_params lora_path priority extra_key no_logs routing_key conversation_id return_prompt_token_ids"""
     )
 )
 SAMPLING = frozenset(
     words(
         """max_new_tokens stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty
-    presence_penalty repetition_penalty min_new_tokens n json_schema regex ebnf structural_tag ignore_eos skip_special_tokens
+    presence_penalty repetition_penalty min_new_tokens n json_schema regex ebnf structural_tag ignore_eos
+    skip_special_tokens
     spaces_between_special_tokens no_stop_trim stream_interval logit_bias sampling_seed custom_params"""
     )
 )
