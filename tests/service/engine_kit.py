@@ -31,7 +31,7 @@ DRIVERS: dict[str, tuple[type[EngineServer], type[RemoteEngine]]] = {
 class Served:
     """A started server and its driver as one `StreamingEngine`."""
 
-    def __init__(self, kind: str, inner: Engine, records: Path, remote: dict[str, Any], **behaviour: Any) -> None:
+    def __init__(self, kind: str, inner: Engine, records: Path, remote: dict[str, Any], /, **behaviour: Any) -> None:
         self._server, self._driver = DRIVERS[kind]
         self.server = self._server(inner, **behaviour)
         self._records, self._remote = records, remote
@@ -106,7 +106,7 @@ def is_error(dialect: str, status: int, body: Any) -> bool:
 
 @asynccontextmanager
 async def engine(
-    tmp_path: Path, kind: str, script: list[object], remote: dict[str, Any] | None = None, **behaviour: Any
+    tmp_path: Path, kind: str, script: list[object], remote: dict[str, Any] | None = None, /, **behaviour: Any
 ) -> AsyncIterator[At]:
     """A gateway whose engine is `kind`, over the script."""
     made: list[Served] = []

@@ -75,7 +75,7 @@ class OpenAiServer(EngineServer):
         return await self.next_fault()
 
     def _reply(self, asked: dict[str, Any], *, probe: bool, fault: Fault | None) -> dict[str, Any]:
-        message = {"role": "assistant", "content": "ok"}
+        message: dict[str, Any] = {"role": "assistant", "content": "ok"}
         if not probe:
             message = {"role": "assistant", "content": None} | self._script[self._next % len(self._script)]
             self._next += 1
