@@ -49,7 +49,8 @@ def test_what_stands_for_an_unknown_value_is_unknown() -> None:
 
 
 def test_numbers_that_are_no_json_count_as_unknown() -> None:
-    body = b'{"choices": [{"logprobs": {"content": [{"token_id": 1, "logprob": NaN}, {"token_id": 2, "logprob":-Infinity}]}}]}'
+    entries = b'{"token_id": 1, "logprob": NaN}, {"token_id": 2, "logprob":-Infinity}'
+    body = b'{"choices": [{"logprobs": {"content": [' + entries + b"]}}]}"
     made = reply.decode_json(body, Generated)
     assert isinstance(made, Generated) and made.choices[0].logprobs is not None
     assert [entry.logprob for entry in made.choices[0].logprobs.content or ()] == [None, None]
