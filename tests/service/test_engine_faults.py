@@ -112,6 +112,22 @@ async def test_an_engine_that_restarts_is_waited_for(tmp_path: Path, kind: str) 
 
 
 @drivers
+async def test_an_engine_that_restarts_gets_its_weights_again(tmp_path: Path, kind: str) -> None:
+    async with engine(tmp_path, kind, SCRIPT) as at:
+        driver, server = at.served.driver, at.served.server
+        await driver.load_weights(Path("/weights/step-5"), 5)  # type: ignore[attr-defined]
+        await server.down()
+        asking = asyncio.ensure_future(at.say("chat"))
+        while not driver.faults["circuit_opened"]:
+            await asyncio.sleep(0.01)
+        server.now.version = "default"
+        await server.up()
+        assert (await asking)[0] == 200
+        (turn,) = at.run.turns()
+        assert turn.version_runs == ((0, 5),)
+
+
+@drivers
 async def test_an_engine_that_stays_away_fails_calls_once_not_for_ever(tmp_path: Path, kind: str) -> None:
     async with engine(tmp_path, kind, SCRIPT, {"patience": 0.6}) as at:
         await at.served.server.down()

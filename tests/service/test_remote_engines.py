@@ -92,8 +92,11 @@ async def test_rows_are_scored(tmp_path: Path, kind: str) -> None:
 
 @drivers
 @pytest.mark.parametrize("reported", ["raw", "processed"])
-async def test_which_log_probabilities_is_found_out_not_believed(tmp_path: Path, kind: str, reported: str) -> None:
-    async with engine(tmp_path, kind, SCRIPT, kind=reported) as at:
+@pytest.mark.parametrize("scale_out", [True, False])
+async def test_which_log_probabilities_is_found_out_not_believed(
+    tmp_path: Path, kind: str, reported: str, scale_out: bool
+) -> None:
+    async with engine(tmp_path, kind, SCRIPT, kind=reported, scale_out=scale_out) as at:
         assert at.served.driver.info.logprob_kind == reported
 
 

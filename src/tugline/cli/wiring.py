@@ -131,6 +131,16 @@ def text_model(one: EngineSettings, path: Path, name: str = "", verdicts: Verdic
     return wordless() if one.spec.startswith("openai:") else chat_model(path, asked_of(one, name), verdicts)
 
 
+def level_note(engine: Engine) -> str | None:
+    """What people are told at the start of an engine whose replies do not train as those of others."""
+    level = engine.info.level
+    if level == "L0":
+        return f"{engine.info.model}: text in, text out (L0). Replies are recorded; nothing of them trains."
+    if level == "L2":
+        return f"{engine.info.model}: messages in, ids out (L2). Calls train one by one, joined where their ids go on."
+    return None
+
+
 def wordless() -> ChatModel:
     """A chat model of bytes, for engines that render and read for themselves."""
     template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -347,6 +357,8 @@ async def wired(
     try:
         await provider.reap()
         await engine.start()
+        if note := level_note(engine):
+            say(note)
         others = await stack.enter_async_context(other_engines(settings, run_dir))
         gateway = LocalGateway(engine, model, store, served_dialects(), options, others=others, roles=RULES)
         stack.push_async_callback(gateway.stop)

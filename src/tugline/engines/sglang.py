@@ -20,7 +20,7 @@ from tugline.engines.remote.abilities import Abilities
 from tugline.engines.remote.client import Answer, Remote, refused, retry_after
 from tugline.engines.remote.driver import LOOK, SPELLING, UPDATE, RemoteEngine, kind_of
 from tugline.engines.remote.promtext import totals
-from tugline.engines.remote.reply import Taken, decode_json, runs_of
+from tugline.engines.remote.reply import Taken, all_known, decode_json, runs_of
 from tugline.engines.streaming import Say
 
 METRICS = (
@@ -39,6 +39,7 @@ class SglangEngine(RemoteEngine):
         super().__init__(remote, files, journal_dir, "sglang")
         self._reported = False
         self._probes = 0
+        self._weights: tuple[Path, int] | None = None
 
     async def greet(self) -> Abilities:
         """Model, what a one-token sample carries, what the best token's value does with the temperature."""
@@ -57,7 +58,7 @@ class SglangEngine(RemoteEngine):
             token_in=wire.GENERATE,
             level="L4",
             echo=taken.prompt_ids is not None,
-            logprobs=taken.logprobs[:4] not in (b"", floats([float("nan")])[:4]),
+            logprobs=all_known(taken.logprobs),
             kind=kind_of(wire.highest(answer.body), wire.highest(colder.body), "unset any option that returns logits"),
             versions="spans" if taken.labels is not None else "reported" if self._reported else "none",
             abort="by_name",
@@ -186,6 +187,12 @@ class SglangEngine(RemoteEngine):
             )
         finally:
             await self.resume()
+        self._weights = (path, version)
+
+    async def came_back(self) -> None:
+        """See Frame: an engine that restarted has its first weights again."""
+        if self._weights is not None and await self._label() != str(self._weights[1]):
+            await self.load_weights(*self._weights)
 
     async def _control(self, path: str, asked: dict[str, object]) -> Answer:
         answer = await self.http.post(path, msgspec.json.encode(asked), seconds=UPDATE)

@@ -21,7 +21,7 @@ from tugline.engines.remote.abilities import Abilities, Kind
 from tugline.engines.remote.client import Answer, Remote, refusal_text, refused, retry_after
 from tugline.engines.remote.driver import LOOK, SPELLING, UPDATE, RemoteEngine, kind_of
 from tugline.engines.remote.promtext import totals
-from tugline.engines.remote.reply import Taken, decode_json, runs_of
+from tugline.engines.remote.reply import Taken, all_known, decode_json, runs_of
 from tugline.engines.streaming import Say
 
 METRICS = (
@@ -46,6 +46,7 @@ class VllmEngine(RemoteEngine):
         self._reported = False
         self._abort = False
         self._probes = 0
+        self._weights: tuple[Path, int] | None = None
 
     # ---------------------------------------------------------------------------------------------- finding out
 
@@ -73,7 +74,7 @@ class VllmEngine(RemoteEngine):
             token_in=self._route,
             level="L4",
             echo=taken.prompt_ids is not None,
-            logprobs=taken.logprobs[:4] not in (b"", floats([float("nan")])[:4]),
+            logprobs=all_known(taken.logprobs),
             kind=await self._kind(prompt, answer),
             versions="spans" if taken.labels is not None else "reported" if self._reported else "none",
             abort="by_name" if self._abort else "by_hanging_up",
@@ -104,17 +105,15 @@ class VllmEngine(RemoteEngine):
         if self._route == wire.GENERATE:
             body = wire.generate_body(request, self._model, self._info.stop_ids, top=top)
         else:
-            body = wire.completion_body(request, self._model, self._info.stop_ids)
+            body = wire.completion_body(request, self._model, self._info.stop_ids, top=top)
         return await self.http.post(self._route, body)
 
     async def _kind(self, prompt: Ids, answer: Answer) -> Kind | None:
         """Whether the best token's value changes with the temperature. Raises EngineError for values that are no
         log-probabilities at all (`--logprobs-mode raw_logits`)."""
-        if self._route != wire.GENERATE:
-            return None
         colder = await self._probe(prompt, 0.25)
         flag = "start vLLM with --logprobs-mode processed_logprobs"
-        return kind_of(wire.highest(answer.body), wire.highest(colder.body), flag)
+        return kind_of(wire.highest(self._route, answer.body), wire.highest(self._route, colder.body), flag)
 
     async def _tokenizer(self) -> Literal["same", "differs", "unknown"]:
         from tokenizers import Tokenizer
@@ -231,6 +230,12 @@ class VllmEngine(RemoteEngine):
             await self.reset_prefix_cache(running=in_flight == "recompute")
         finally:
             await self.resume()
+        self._weights = (path, version)
+
+    async def came_back(self) -> None:
+        """See Frame: an engine that restarted has its first weights again."""
+        if self._weights is not None and await self._label() != str(self._weights[1]):
+            await self.load_weights(*self._weights)
 
     async def _control(self, path: str, body: bytes = b"") -> Answer:
         answer = await self.http.post(path, body, seconds=UPDATE)

@@ -88,6 +88,7 @@ class Generated(msgspec.Struct):
 
 class CompletionLogprobs(msgspec.Struct):
     token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float | None] | None] | None = None
 
 
 class Completion(msgspec.Struct):
@@ -170,7 +171,9 @@ def generate_body(
     )
 
 
-def completion_body(request: Generation, model: str, stop_ids: Sequence[int], *, stream: bool = False) -> bytes:
+def completion_body(
+    request: Generation, model: str, stop_ids: Sequence[int], *, stream: bool = False, top: int = 0
+) -> bytes:
     """Body of `/v1/completions`: the same, without weight versions in its reply."""
     return msgspec.json.encode(
         {
@@ -181,7 +184,7 @@ def completion_body(request: Generation, model: str, stop_ids: Sequence[int], *,
             "return_token_ids": True,
             "stream": stream,
             **({"stream_options": {"include_usage": True}} if stream else {}),
-            **sampling_params(request, stop_ids, 0),
+            **sampling_params(request, stop_ids, top),
         }
     )
 
@@ -258,8 +261,14 @@ def decode_scores(body: bytes, row: Ids) -> Sequence[float]:
     return found
 
 
-def highest(body: bytes) -> float | None:
+def highest(path: str, body: bytes) -> float | None:
     """The highest log-probability in a reply that was asked for the best one beside the sampled token's."""
+    if path == COMPLETIONS:
+        told = [
+            choice.logprobs for choice in cast("Completed", decode_json(body, Completed)).choices if choice.logprobs
+        ]
+        best = [value for said in told for entry in said.top_logprobs or () for value in (entry or {}).values()]
+        return max((value for value in best if value is not None), default=None)
     reply = cast("Generated", decode_json(body, Generated))
     content = [entry for choice in reply.choices for entry in (choice.logprobs or Logprobs()).content or ()]
     values = [top.logprob for entry in content for top in (entry.top_logprobs or [Top(0, entry.logprob)])]

@@ -232,6 +232,7 @@ class Frame(ABC):
             return
         try:
             self._met(await self.greet())
+            await self.came_back()
         except EngineError as err:
             self.faults[err.fault] += 1
             if not err.retryable:
@@ -239,6 +240,9 @@ class Frame(ABC):
             self._breaker.looked()
             return
         self._breaker.succeeded()
+
+    async def came_back(self) -> None:
+        """Bring an engine that answers again to where it was. Raises EngineError."""
 
     def _failed(self, err: EngineError) -> None:
         self.faults[err.fault] += 1

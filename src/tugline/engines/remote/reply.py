@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
-from tugline.core.columns import Floats, Ids, count, floats
+from tugline.core.columns import Floats, Ids, count, floats, floats_array
 from tugline.core.contracts import Sample
 from tugline.core.errors import EngineError
 from tugline.core.turn import Finish
@@ -86,6 +87,11 @@ def runs_of(labels: Sequence[Label], n: int) -> tuple[tuple[int, int], ...]:
             continue
         runs.append((start, version))
     return tuple(runs) if runs and runs[0][0] == 0 else ()
+
+
+def all_known(values: Floats) -> bool:
+    """Whether there are values and all of them are known."""
+    return bool(values) and bool(np.isfinite(floats_array(values)).all())
 
 
 def base64_bytes(text: str | None) -> bytes | None:
