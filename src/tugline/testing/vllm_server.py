@@ -180,9 +180,7 @@ class VllmServer(EngineServer):
         choice: dict[str, Any] = {
             "index": 0,
             "text": "",
-            "logprobs": None
-            if fault == "no_logprobs"
-            else {"token_logprobs": logprobs_of(sample, fault), "tokens": []},
+            "logprobs": None if fault == "no_logprobs" else self._listed(sample, fault, asked),
             "finish_reason": sample.finish,
             "stop_reason": None,
             "token_ids": ids_said(sample) if asked.get("return_token_ids") else None,
@@ -202,6 +200,11 @@ class VllmServer(EngineServer):
             }
             events.append({"object": "text_completion", "choices": [part]})
         return [*events, {"object": "text_completion", "choices": [], "usage": usage}], fault
+
+    def _listed(self, sample: Sample, fault: Fault | None, asked: dict[str, Any]) -> dict[str, Any]:
+        best = -0.25 * (asked["temperature"] if self.now.kind == "processed" else 1.0)
+        values = logprobs_of(sample, fault)
+        return {"token_logprobs": values, "top_logprobs": [{"best": best} for _ in values] if asked["logprobs"] else []}
 
     async def _sample(
         self, name: str, prompt: list[int], params: dict[str, Any], asked: dict[str, Any]

@@ -242,7 +242,8 @@ class Frame(ABC):
         self._breaker.succeeded()
 
     async def came_back(self) -> None:
-        """Bring an engine that answers again to where it was. Raises EngineError."""
+        """Bring an engine that answers again to where it was; nothing is to be done for most. Raises EngineError."""
+        return None
 
     def _failed(self, err: EngineError) -> None:
         self.faults[err.fault] += 1
