@@ -13,14 +13,16 @@ import pytest
 
 from service.engine_kit import is_error, request_of
 from service.wire_kit import DIALECT_NAMES, Wire
-from tugline.cli.wiring import make_trajectory, wordless
-from tugline.core.contracts import MessageEngine
+from tugline.cli.wiring import PILOT, chat_model, make_trajectory, wordless
+from tugline.core.contracts import MessageEngine, ModelRoute, Policy
 from tugline.core.errors import EngineError
 from tugline.core.session import Ended, Outcome, SessionKey
+from tugline.core.turn import CallOutcome, Sampling
 from tugline.dialects import DIALECTS
 from tugline.engines import make_engine
 from tugline.engines.openai import OpenAiEngine
-from tugline.gateway.gateway import GatewayOptions, LocalGateway
+from tugline.engines.scripted import ScriptedEngine
+from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
 from tugline.gateway.upstream import RetryPolicy
 from tugline.store import RunStore
 from tugline.testing.openai_server import OpenAiServer
@@ -47,13 +49,14 @@ class At(Wire):
 
 @asynccontextmanager
 async def over(tmp_path: Path, script: list[dict[str, Any]] | None = None, **behaviour: Any) -> AsyncIterator[At]:
+    streaming = behaviour.pop("streaming", "buffered")
     far = {"prices": ("3", "15", "0.3"), "reply_timeout": 0.5, "patience": 2.0} | behaviour.pop("far", {})
     async with OpenAiServer(script or SCRIPT, **behaviour) as server:
         store = RunStore.create(tmp_path / "run", "")
         journal = tmp_path / "run" / "engine"
         engine = make_engine(f"openai:{server.url}", model="teacher", journal_dir=journal, far=far)  # type: ignore[arg-type]
         await engine.start()
-        options = GatewayOptions(retry=RetryPolicy(3, 0.01, 0.02))
+        options = GatewayOptions(retry=RetryPolicy(3, 0.01, 0.02), streaming=streaming)
         gateway = LocalGateway(engine, wordless(), store, DIALECTS, options)
         await gateway.start()
         async with aiohttp.ClientSession() as http:
@@ -189,3 +192,72 @@ async def test_a_wrong_key_is_said_at_the_start(tmp_path: Path) -> None:
         await engine.start()
         assert "right" not in repr(engine.remote)  # type: ignore[attr-defined]
         await engine.close()
+
+
+@pytest.mark.parametrize("streaming", ["buffered", "live"])
+async def test_streams_are_made_of_whole_replies(tmp_path: Path, streaming: str) -> None:
+    async with over(tmp_path, [{"content": "all is well"}], streaming=streaming) as at:
+        headers = {"authorization": f"Bearer {at.key}"}
+        body = {"model": "m", "messages": [{"role": "user", "content": "go"}], "stream": True}
+        async with at.http.post(at.gateway.url + "/v1/chat/completions", json=body, headers=headers) as response:
+            events = [line[6:] async for line in response.content if line.startswith(b"data: ")]
+        deltas = [json.loads(e)["choices"][0]["delta"].get("content") or "" for e in events[:-1]]
+        assert events[-1].strip() == b"[DONE]" and "".join(deltas) == "all is well"
+
+
+async def test_counts_are_estimates(tmp_path: Path) -> None:
+    async with over(tmp_path) as at:
+        body = {"model": "m", "messages": [{"role": "user", "content": "x" * 400}]}
+        headers = {"x-api-key": at.key, "anthropic-version": "2023-06-01"}
+        status, said = await at.post("/v1/messages/count_tokens", body, headers)
+        assert (status, said["input_tokens"]) == (200, 100)
+
+
+async def test_a_lost_reply_is_made_anew_from_the_record(tmp_path: Path) -> None:
+    """The gateway dies behind the commit: the next one sends the recorded words, and asks nobody again."""
+    async with over(tmp_path, SCRIPT) as at:
+        asked = {"role": "user", "content": "go"}
+        _, first = await at.chat(asked)
+        calls = list(at.store.iter_calls("ses_a"))
+        await at.store.mark(calls[0].call_id, CallOutcome.UNDELIVERED)
+        again = LocalGateway(at.engine, wordless(), at.store, DIALECTS, GatewayOptions())
+        await again.start()
+        access = await again.open("ses_a", Policy(Sampling(max_tokens=1000)))
+        body = {"model": "m", "messages": [asked], "tools": TOOLS}
+        url, headers = again.url + "/v1/chat/completions", {"authorization": f"Bearer {access.secret}"}
+        async with at.http.post(url, json=body, headers=headers) as response:
+            second = json.loads(await response.read())
+        assert second["choices"][0] == first["choices"][0]
+        assert len(at.server.seen.generations) == 1 and len(at.turns()) == 1
+        await again.stop()
+
+
+async def test_a_teacher_beside_the_policy(tmp_path: Path) -> None:
+    async with OpenAiServer([{"content": "I judge."}]) as server:
+        store = RunStore.create(tmp_path / "run", "")
+        policy = ScriptedEngine([{"settings": {"repeat": True}}, {"text": "mine"}], PILOT, tmp_path / "run" / "engine")
+        teacher = make_engine(f"openai:{server.url}", model="teacher", journal_dir=tmp_path / "run" / "engines" / "t")
+        await policy.start()
+        await teacher.start()
+        seat = Seat(teacher, wordless())
+        gateway = LocalGateway(policy, chat_model(PILOT), store, DIALECTS, others={"t": seat})
+        await gateway.start()
+        rules = Policy(Sampling(max_tokens=50), routes=(ModelRoute("big-*", "t"),))
+        access = await gateway.open("ses_a", rules)
+        async with aiohttp.ClientSession() as http:
+            said = []
+            for model in ("small", "big-one"):
+                body = {"model": model, "messages": [{"role": "user", "content": "go"}]}
+                headers = {"authorization": f"Bearer {access.secret}"}
+                async with http.post(gateway.url + "/v1/chat/completions", json=body, headers=headers) as response:
+                    said.append(json.loads(await response.read())["choices"][0]["message"]["content"])
+        assert said == ["mine", "I judge."]
+        turns = list(store.iter_turns("ses_a"))
+        assert [(t.engine, t.level) for t in turns] == [("", "L4"), ("t", "L0")]
+        await gateway.stop()
+        ended = Ended(SessionKey("ses_a", "g", "t", 0), Outcome.COMPLETED, 1.0)
+        made = make_trajectory(ended, turns, list(store.iter_calls("ses_a")))
+        assert [trace.level for trace in made.traces] == ["L4"]
+        for engine in (policy, teacher):
+            await engine.close()
+        await store.close()
