@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from tugline.core.columns import count
+from tugline.core.columns import count, floats_array, ids
 from tugline.core.contracts import Sample
+from tugline.core.turn import Sampling
+from tugline.engines import LiveWeights, Scorer
 from tugline.testing.engine_server import (
     EngineServer,
     Fault,
@@ -58,7 +61,9 @@ PROBES = "tugline-probe"
 
 
 class VllmServer(EngineServer):
-    """The routes that the driver uses."""
+    """The routes that the driver uses. Over an engine that takes weights and scores rows, so does the server."""
+
+    _weights: Path | None = None
 
     async def route(self, method: str, path: str, query: str, body: bytes) -> tuple[Any, Fault | None]:
         """See EngineServer."""
@@ -86,19 +91,22 @@ class VllmServer(EngineServer):
             case "POST", "/inference/v1/abort_requests" | "/abort_requests":
                 return await self._abort(known(body, frozenset(["request_ids"]))), None
             case _:
-                return self._control(method, path, query, body), None
+                return await self._control(method, path, query, body), None
 
-    def _control(self, method: str, path: str, query: str, body: bytes) -> Any:
+    async def _control(self, method: str, path: str, query: str, body: bytes) -> Any:
         match method, path:
             case "GET", "/weight_info":
                 return {"weight_version": self.now.version}
             case "POST", "/update_weight_version":
                 self.now.version = known(body, frozenset(["new_version"]))["new_version"]
+                if isinstance(self.inner, LiveWeights) and self._weights is not None:
+                    await self.inner.load_weights(self._weights, int(self.now.version))
                 return {"success": True, "new_version": self.now.version}
             case "POST", "/collective_rpc":
                 asked = known(body, frozenset(["method", "args", "kwargs", "timeout"]))
                 if asked["method"] != "reload_weights" or "missing" in asked["kwargs"]["weights_path"]:
                     raise Refused(500, "No such file")
+                self._weights = Path(asked["kwargs"]["weights_path"])
                 return {"results": [None]}
             case "POST", "/pause":
                 mode = parse_qs(query).get("mode", ["abort"])[0]
@@ -127,7 +135,7 @@ class VllmServer(EngineServer):
         content = None
         if params.get("logprobs") is not None and fault != "no_logprobs":
             content = [self._entry(t, v, params) for t, v in zip(told, values, strict=False)]
-        spans = None if fault == "no_versions" else [{"version": self.now.version, "start": 0, "end": len(said)}]
+        spans = None if fault == "no_versions" else self._spans(sample)
         choice = {
             "index": 0,
             "finish_reason": None if fault == "no_finish" else sample.finish,
@@ -142,11 +150,21 @@ class VllmServer(EngineServer):
         if asked.get("return_token_ids"):
             reply["prompt_token_ids"] = prompt_of(prompt, fault)
         if params.get("prompt_logprobs") is not None:
-            reply["prompt_logprobs"] = [None] + [{str(t): {"logprob": -1.5, "rank": 1}} for t in prompt[1:]]
+            scores = [-1.5] * len(prompt)
+            if isinstance(self.inner, Scorer):
+                scores = floats_array(await self.inner.score(ids(prompt), Sampling())).tolist()
+            pairs = list(zip(prompt, scores, strict=True))
+            reply["prompt_logprobs"] = [None] + [{str(t): {"logprob": value, "rank": 1}} for t, value in pairs[1:]]
         usage = self._usage(prompt, sample, fault)
         if asked.get("stream"):
             return self._events(reply, choice, usage), fault
         return reply | {"usage": usage}, fault
+
+    def _spans(self, sample: Sample) -> list[dict[str, Any]]:
+        runs = sample.version_runs if isinstance(self.inner, LiveWeights) and self._weights is not None else ()
+        starts = [(str(version), start) for start, version in runs] or [(self.now.version, 0)]
+        ends = [start for _, start in starts[1:]] + [count(sample.ids)]
+        return [{"version": v, "start": s, "end": e} for (v, s), e in zip(starts, ends, strict=True)]
 
     def _events(self, reply: dict[str, Any], choice: dict[str, Any], usage: dict[str, Any]) -> list[Any]:
         """As many events as tokens, then one with the usage."""
