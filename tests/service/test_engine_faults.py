@@ -46,7 +46,7 @@ dialects = pytest.mark.parametrize("dialect", DIALECT_NAMES)
 async def test_a_failed_attempt_is_repeated_once_and_recorded_once(
     tmp_path: Path, kind: str, dialect: str, fault: str
 ) -> None:
-    async with engine(tmp_path, kind, SCRIPT, {"reply": 0.5}, faults=[fault]) as at:
+    async with engine(tmp_path, kind, SCRIPT, {"reply": 2.0} if fault == "hang" else {}, faults=[fault]) as at:
         status, body = await at.say(dialect)
         assert status == 200 and "all is well" in str(body)
         (turn,) = at.run.turns()
@@ -142,7 +142,7 @@ async def test_an_engine_that_stays_away_fails_calls_once_not_for_ever(tmp_path:
 @drivers
 async def test_what_nobody_waits_for_stops_at_the_engine(tmp_path: Path, kind: str) -> None:
     slow = [{"text": "at once"}, {"text": "so many words", "delay_s": 30}]
-    async with engine(tmp_path, kind, slow, {"reply": 0.5}) as at:
+    async with engine(tmp_path, kind, slow, {"reply": 2.0}) as at:
         assert (await at.say("chat"))[0] == 200
         status, _ = await at.say("chat", "slow")
         assert status >= 500

@@ -50,7 +50,7 @@ class At(Wire):
 @asynccontextmanager
 async def over(tmp_path: Path, script: list[dict[str, Any]] | None = None, **behaviour: Any) -> AsyncIterator[At]:
     streaming = behaviour.pop("streaming", "buffered")
-    far = {"prices": ("3", "15", "0.3"), "reply_timeout": 0.5, "patience": 2.0} | behaviour.pop("far", {})
+    far = {"prices": ("3", "15", "0.3"), "reply_timeout": 2.0, "patience": 2.0} | behaviour.pop("far", {})
     async with OpenAiServer(script or SCRIPT, **behaviour) as server:
         store = RunStore.create(tmp_path / "run", "")
         journal = tmp_path / "run" / "engine"
