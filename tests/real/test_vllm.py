@@ -107,7 +107,9 @@ async def test_ten_turns_with_tools_are_one_exact_row(url: str, model: Path, tmp
         for turn in turns:
             prompt = forest.prompt(turn.turn_id)
             fresh = take_floats(await made.score(concat([prompt, turn.sampled]), turn.sampling), count(prompt))
-            worst = max(worst, float(np.abs(floats_array(fresh) - floats_array(turn.logprobs)).max()))
+            apart = np.abs(floats_array(fresh) - floats_array(turn.logprobs))
+            assert np.isfinite(apart).all(), turn.turn_id
+            worst = max(worst, float(apart.max()))
         print(dialect, "turns with calls:", calls, "largest difference:", worst)
         assert worst < NOISE
         assert_exact(await run.prove(), calls=10)
@@ -181,7 +183,7 @@ async def test_versions_switch_at_the_token_at_which_weights_do(
     print(f"{n} tokens, switched at {at}: before {np.abs(said[:at] - old[:at]).max():.4f} off the old, "
           f"behind {np.abs(said[at:] - new[at:]).max():.4f} off the new; old and new differ by "
           f"{np.abs(old - new).max():.2f}")  # fmt: skip
-    assert np.abs(old - new).max() > 1.0, "the weights are recognisably others"
+    assert np.abs(old - new).max() > 0.3, "the weights are recognisably others"
     assert np.abs(said[:at] - old[:at]).max() < NOISE
     assert np.abs(said[at:] - new[at:]).max() < NOISE
 
