@@ -3,7 +3,7 @@ PY ?= .venv/bin/python
 BIN = $(dir $(PY))
 export OMP_NUM_THREADS = 1
 
-.PHONY: check test soak bench docs ci
+.PHONY: check test soak bench docs ci vllm
 
 .venv/bin/python:
 	python3 -m venv .venv
@@ -43,3 +43,6 @@ docs: $(PY)
 
 ci:
 	.ci/run
+
+vllm: $(PY)
+	TUGLINE_TEST_VLLM=1 $(PY) -m pytest -q -s -m vllm tests/real/test_vllm.py

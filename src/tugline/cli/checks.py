@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tugline.cli.wiring import asked_of, chat_model, check_routes, engine_for, other_engine, served_dialects
+from tugline.cli.wiring import check_routes, engine_for, other_engine, served_dialects, text_model
 from tugline.config.load import Loaded
 from tugline.core.errors import ConfigError
 from tugline.harnesses import harness
@@ -29,7 +29,7 @@ def check_start(loaded: Loaded) -> None:
                 run = Path(scratch)
                 engine = engine_for(settings, run) if name is None else other_engine(settings, name, run)
                 one = settings.engine if name is None else settings.engines[name]
-                chat_model(engine.info.model_dir, asked_of(one, name or ""))
+                text_model(one, engine.info.model_dir, name or "")
             except ConfigError as err:
                 raise _placed(err, _engine_key(err, name, loaded), loaded) from err
 

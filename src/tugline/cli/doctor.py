@@ -17,6 +17,7 @@ import typer
 
 from tugline import __version__
 from tugline.cli import output
+from tugline.cli.doctor_engine import judge_engine
 from tugline.cli.doctor_template import Options, judge_template
 from tugline.cli.wiring import PILOT, chat_model
 from tugline.config.load import load
@@ -36,9 +37,10 @@ HELP = """Check this machine part by part. Without arguments: everything.
   tugline doctor template --model ./my-model --json
   tugline doctor template ./my-model
   tugline doctor template chat_template.jinja --tokenizer ./my-model --fuzz 200
+  tugline doctor engine vllm:http://127.0.0.1:8000 --model ./my-model
 
 With one more word, `template` judges that template: a model directory, a .jinja file (with --tokenizer; without one
-only its structure), or a shipped model by name (pilot).
+only its structure), or a shipped model by name (pilot). With one more word, `engine` asks that engine what it can do.
 
 Exit status 0: the asked parts work. 1: one does not, or tools cannot be shown; the line says what to do. 2: usage.
 """
@@ -75,6 +77,8 @@ def doctor(
     """See HELP."""
     if parts and len(parts) == 2 and parts[0] == "template" and parts[1] not in PARTS:
         judge_template(parts[1], Options(tokenizer, template, parser, tuple(stop or ()), fuzz, as_json))
+    if parts and len(parts) == 2 and parts[0] == "engine" and parts[1] not in PARTS:
+        judge_engine(parts[1], str(model) if model is not None else None, as_json=as_json)
     if tokenizer or template or parser or stop or fuzz:
         err = ConfigError("--tokenizer, --template, --parser, --stop and --fuzz need `template TARGET`", where="doctor")
         output.fail(err, as_json=as_json)
@@ -149,6 +153,7 @@ def _engine() -> list[Check]:
             hint if missing else "",
         ),
         Check("engine", True, "scripted (plays a file; for tests of your harness)"),
+        Check("engine", True, "vllm:URL, sglang:URL, openai:URL (ask one: tugline doctor engine E --model MODEL)"),
     ]
 
 

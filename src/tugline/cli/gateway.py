@@ -23,7 +23,7 @@ from tugline.cli.fresh import nothing_left
 from tugline.cli.runner import Rescored, orderly_end, rescore, run_dir
 from tugline.cli.serving import ControlAddress, Serving, control_plane, serving
 from tugline.cli.show import show_proof, show_summary
-from tugline.cli.wiring import journal_of
+from tugline.cli.wiring import journal_of, level_note
 from tugline.config.load import Loaded, dump_toml
 from tugline.core.errors import ConfigError, TuglineError
 from tugline.rollout.control_file import Control
@@ -150,6 +150,8 @@ async def _serve(request: GatewayRequest, store: RunStore, *, as_json: bool) -> 
         if parts.lost:
             console.print(f"{parts.lost} sessions of a dead process ended as node_lost", style="yellow")
         async with control_plane(parts, request.control) as control:
+            if note := level_note(parts.engine):
+                console.print(note, markup=False, style="yellow")
             first = await parts.sessions.open(SessionOptions(name="first")) if request.first else None
             with _stop_asked(watch_stdin=request.until_stdin_closes) as stop:
                 _say_ready(parts, control, first, as_json=as_json)

@@ -8,7 +8,7 @@ import sys
 import typer
 
 from tugline import __version__
-from tugline.cli import bench, config, doctor, explain, gateway, gc, quickstart, report, rollout, tasks, verify
+from tugline.cli import bench, config, doctor, engine, explain, gateway, gc, quickstart, report, rollout, tasks, verify
 
 app = typer.Typer(
     name="tugline",
@@ -42,6 +42,7 @@ report.register(app)
 explain.register(app)
 config.register(app)
 doctor.register(app)
+engine.register(app)
 tasks.register(app)
 bench.register(app)
 gc.register(app)

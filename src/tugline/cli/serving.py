@@ -9,8 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from tugline.cli.wiring import (
-    asked_of,
-    chat_model,
     check_routes,
     engine_for,
     gateway_options,
@@ -18,6 +16,7 @@ from tugline.cli.wiring import (
     other_engines,
     policy_of,
     served_dialects,
+    text_model,
     verdicts_of,
 )
 from tugline.config.types import Settings
@@ -55,9 +54,8 @@ async def serving(settings: Settings, store: RunStore) -> AsyncIterator[Serving]
     """
     async with AsyncExitStack() as stack:
         engine = engine_for(settings, store.path)
-        model = await asyncio.to_thread(
-            chat_model, engine.info.model_dir, asked_of(settings.engine), verdicts_of(settings)
-        )
+        path, verdicts = engine.info.model_dir, verdicts_of(settings)
+        model = await asyncio.to_thread(text_model, settings.engine, path, "", verdicts)
         check_routes(settings, ())
         stack.push_async_callback(engine.close)
         await engine.start()

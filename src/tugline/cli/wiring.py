@@ -22,7 +22,7 @@ from tugline.core.task import ModelRoute, Task
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallRecord, Sampling, Turn
 from tugline.dialects import DIALECTS
-from tugline.engines import make_engine
+from tugline.engines import REMOTE, Far, make_engine
 from tugline.engines.journal import JournalIndex
 from tugline.engines.modeldir import Asked, read_model_dir
 from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
@@ -33,8 +33,10 @@ from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
 from tugline.sandboxes import provider as sandbox_provider
 from tugline.store import RunStore
+from tugline.tokens.families import families
 from tugline.tokens.model import ChatFiles, ChatModel
 from tugline.tokens.probes.kept import VerdictCache
+from tugline.tokens.standin import standin_tokenizer
 from tugline.trajectory.build import SessionFacts, build
 from tugline.trajectory.merge import strategy_for
 from tugline.trajectory.rows import undelivered_turns
@@ -78,13 +80,16 @@ def served_dialects() -> tuple[Dialect, ...]:
     return tuple(found)
 
 
-def model_dir(settings: Settings) -> Path:
-    """Where the policy lies. Raises ConfigError when it is no directory."""
-    return _model_dir(settings.engine.model, "engine.model")
-
-
-def _model_dir(model: str | None, where: str) -> Path:
-    path = expanded(model, where) if model else PILOT
+def _model_dir(one: EngineSettings, where: str) -> Path:
+    """Where an engine's model lies, or at least its tokenizer and template. Raises ConfigError when it is no directory.
+    An engine behind a URL has a model of its own: the pilot cannot stand for it."""
+    kind = one.spec.partition(":")[0]
+    if one.model is None and kind in REMOTE:
+        hint = "name the directory with the tokenizer and template of the model that it serves"
+        raise ConfigError(f"{kind} needs --model: {'the name there' if kind == 'openai' else hint}", where=where)
+    if one.model is not None and kind == "openai":
+        return Path(one.model)  # a name: it has no files here
+    path = expanded(one.model, where) if one.model else PILOT
     if not path.is_dir():
         raise ConfigError(f"{path} is not a model directory", where=where)
     return path
@@ -119,6 +124,32 @@ def chat_model(path: Path, asked: Asked | None = None, verdicts: VerdictCache | 
     )
 
 
+def text_model(one: EngineSettings, path: Path, name: str = "", verdicts: VerdictCache | None = None) -> ChatModel:
+    """The text side of an engine. One that takes messages has none here: something that is never asked stands for it.
+
+    Raises ConfigError.
+    """
+    return wordless() if one.spec.startswith("openai:") else chat_model(path, asked_of(one, name), verdicts)
+
+
+def level_note(engine: Engine) -> str | None:
+    """What people are told at the start of an engine whose replies do not train as those of others."""
+    level = engine.info.level
+    if level == "L0":
+        return f"{engine.info.model}: text in, text out (L0). Replies are recorded; nothing of them trains."
+    if level == "L2":
+        return f"{engine.info.model}: messages in, ids out (L2). Calls train one by one, joined where their ids go on."
+    return None
+
+
+def wordless() -> ChatModel:
+    """A chat model of bytes, for engines that render and read for themselves."""
+    template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    stop = "<|im_end|>"
+    made = standin_tokenizer(template, (stop, *families()["qwen3"].markers))
+    return ChatModel(ChatFiles(tokenizer_json=made, template=template, parser="qwen3", stop=(stop,), context=1 << 30))
+
+
 def verdicts_of(settings: Settings) -> FileVerdicts:
     """Where verdicts on templates are kept."""
     return FileVerdicts(expanded(settings.cache.dir, "cache.dir"))
@@ -136,7 +167,7 @@ def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
             if known is None:
                 raise ConfigError(f"the run's settings name no engine {engine!r}", where=str(run_dir / "run.toml"))
             place = f"engines.{engine}.model" if engine else "engine.model"
-            loaded[engine] = chat_model(_model_dir(known.model, place), asked_of(known, engine))
+            loaded[engine] = text_model(known, _model_dir(known, place), engine)
         return loaded[engine]
 
     return find
@@ -144,15 +175,33 @@ def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
 
 def engine_for(settings: Settings, run_dir: Path) -> Engine:
     """The engine of a run; its journal lies in RUN/engine/."""
+    return _engine(settings.engine, "", run_dir / "engine", settings.run.seed)
+
+
+def _engine(one: EngineSettings, name: str, journal_dir: Path, seed: int | None) -> Engine:
     return make_engine(
-        settings.engine.spec,
-        model=model_dir(settings),
-        journal_dir=run_dir / "engine",
-        device=settings.engine.device,
-        threads=settings.engine.threads,
-        slots=settings.engine.slots,
-        seed=settings.run.seed,
-        asked=asked_of(settings.engine),
+        one.spec,
+        model=_model_dir(one, f"engines.{name}.model" if name else "engine.model"),
+        journal_dir=journal_dir,
+        device=one.device,
+        threads=one.threads,
+        slots=one.slots,
+        seed=seed,
+        asked=asked_of(one, name),
+        far=far_of(one),
+    )
+
+
+def far_of(one: EngineSettings) -> Far:
+    """What `[engine]` says of an engine behind a URL."""
+    return Far(
+        served=one.served,
+        key_file=one.key_file,
+        key_env=one.key_env,
+        connect_timeout=one.connect_timeout,
+        reply_timeout=one.reply_timeout,
+        patience=one.patience,
+        prices=one.prices,
     )
 
 
@@ -203,17 +252,7 @@ def check_routes(settings: Settings, tasks: tuple[Task, ...]) -> None:
 
 def other_engine(settings: Settings, name: str, run_dir: Path) -> Engine:
     """The engine `engines.NAME`, not started."""
-    one = settings.engines[name]
-    return make_engine(
-        one.spec,
-        model=_model_dir(one.model, f"engines.{name}.model"),
-        journal_dir=run_dir / "engines" / name,
-        device=one.device,
-        threads=one.threads,
-        slots=one.slots,
-        seed=settings.run.seed,
-        asked=asked_of(one, name),
-    )
+    return _engine(settings.engines[name], name, run_dir / "engines" / name, settings.run.seed)
 
 
 @asynccontextmanager
@@ -223,8 +262,8 @@ async def other_engines(settings: Settings, run_dir: Path) -> AsyncIterator[dict
     try:
         for name in settings.engines:
             engine = other_engine(settings, name, run_dir)
-            asked = asked_of(settings.engines[name], name)
-            model = await asyncio.to_thread(chat_model, engine.info.model_dir, asked, verdicts_of(settings))
+            one, path = settings.engines[name], engine.info.model_dir
+            model = await asyncio.to_thread(text_model, one, path, name, verdicts_of(settings))
             seats[name] = Seat(engine, model)
             await engine.start()
         yield seats
@@ -308,7 +347,8 @@ async def wired(
     """Everything started, in order; everything stopped again, whatever happens."""
     run_dir = store.path
     engine = engine_for(settings, run_dir)
-    model = await asyncio.to_thread(chat_model, engine.info.model_dir, asked_of(settings.engine), verdicts_of(settings))
+    path, verdicts = engine.info.model_dir, verdicts_of(settings)
+    model = await asyncio.to_thread(text_model, settings.engine, path, "", verdicts)
     options = gateway_options(settings)
     check_routes(settings, tasks)
     harness: Harness = find_harness(settings.harness.name)
@@ -318,6 +358,8 @@ async def wired(
     try:
         await provider.reap()
         await engine.start()
+        if note := level_note(engine):
+            say(note)
         others = await stack.enter_async_context(other_engines(settings, run_dir))
         gateway = LocalGateway(engine, model, store, served_dialects(), options, others=others, roles=RULES)
         stack.push_async_callback(gateway.stop)

@@ -33,9 +33,22 @@ class EngineSettings:
     """What samples."""
 
     spec: str = "embedded"
-    """embedded | scripted:FILE."""
+    """embedded | scripted:FILE | vllm:URL | sglang:URL | openai:URL."""
     model: str | None = None
-    """Model directory; None = the pilot policy that ships with the package."""
+    """Model directory; None = the pilot policy that ships with the package. For openai the model's name there."""
+    served: str | None = None
+    """The model's name at vllm or sglang; None = the first one that is served."""
+    key_file: str | None = None
+    """File with the engine's API key, one line."""
+    key_env: str | None = None
+    """Environment variable with the engine's API key."""
+    connect_timeout: float = 10.0
+    reply_timeout: float = 1800.0
+    """Of one whole generation."""
+    patience: float = 60.0
+    """How long calls wait for an engine that does not answer, before they fail."""
+    prices: tuple[str, ...] = ()
+    """For openai, per million tokens: input, output and, if it differs, cached input. Costs are added up in these."""
     device: str = "cpu"
     threads: int = 1
     """CPU threads of the embedded engine."""

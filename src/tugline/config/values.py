@@ -13,8 +13,16 @@ _DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
+_WAITS = ("connect_timeout", "reply_timeout", "patience")
 DURATIONS = frozenset(
-    {"limits.boot_timeout", "limits.agent_timeout", "limits.judge_timeout", "gateway.keepalive", "gateway.grace"}
+    {
+        "limits.boot_timeout",
+        "limits.agent_timeout",
+        "limits.judge_timeout",
+        "gateway.keepalive",
+        "gateway.grace",
+        *(f"engine.{name}" for name in _WAITS),
+    }
 )
 SIZES = frozenset({"sandbox.memory", "sandbox.disk", "gateway.max_body"})
 RANGES: dict[str, tuple[float, float]] = {
@@ -25,6 +33,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "engine.context": (1, 1 << 40),
     "engine.threads": (1, 1024),
     "engine.slots": (1, 65_536),
+    "engine.connect_timeout": (0.01, 3600),
+    "engine.reply_timeout": (0.01, 86_400),
+    "engine.patience": (0, 86_400),
     "sampling.temperature": (0, 100),
     "sampling.top_p": (1e-9, 1),
     "sampling.top_k": (0, 10_000_000),
@@ -82,7 +93,7 @@ def convert(key: str, kind: object, value: object, where: str) -> object:
         if optional:
             return None
         raise ConfigError(f"{key} needs a value", where=where)
-    if key in DURATIONS:
+    if _NAMED_ENGINE.sub("engine.", key) in DURATIONS:
         result: object = _scaled(key, value, _DURATION, "s", "a duration such as 90, 90s or 10m", where)
     elif key in SIZES:
         result = int(_scaled(key, value, _SIZE, "", "a size such as 1048576, 512MB or 1GiB", where))

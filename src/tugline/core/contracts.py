@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 from tugline.core.clock import Deadline
 from tugline.core.columns import Floats, Ids
 from tugline.core.errors import TuglineError
-from tugline.core.items import Assistant, Delta, Pending, Reply, Request
+from tugline.core.items import Assistant, Delta, Head, Item, Options, Pending, Reply, Request, Usage
 from tugline.core.roles import Hint
 from tugline.core.task import Environment, Task
 from tugline.core.task import ModelRoute as ModelRoute
@@ -69,6 +69,10 @@ class Sample:
     """The engine's echo of the prompt, or None if it cannot."""
     engine_ref: str | None = None
     cached_tokens: int = 0
+    fault: str | None = None
+    """What contradicts itself in the engine's reply beyond these columns: its tokens never train, by this reason."""
+    experts: bytes | None = None
+    """Which experts each token was routed to, as the engine spells it (.npy bytes), where it says so."""
 
 
 class Engine(Protocol):
@@ -110,6 +114,41 @@ class StreamingEngine(Engine, Protocol):
     def generate_stream(self, request: Generation) -> AsyncGenerator[Piece, None]:
         """As `generate`, piece by piece. Closing or cancelling the iteration aborts the generation. Raises EngineError,
         also behind pieces."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One request to an engine that takes messages: all that the harness said, in order."""
+
+    request_id: str
+    session_id: str
+    head: Head
+    items: tuple[Item, ...]
+    options: Options
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What such an engine answered. Calls have the engine's own ids. `sample` holds the ids where it says them (L2:
+    those that it sampled and, in `prompt_ids`, those of the prompt that it made), else none (L0)."""
+
+    assistant: Assistant
+    finish: Literal["stop", "tool_calls", "length"]
+    usage: Usage
+    sample: Sample
+    drift: tuple[str, ...] = ()
+    """What of the request could not be sent."""
+
+
+@runtime_checkable
+class MessageEngine(Engine, Protocol):
+    """An engine that renders prompts and reads replies itself, such as a commercial API. Its `generate` always raises
+    EngineError."""
+
+    async def converse(self, request: Conversation) -> Said:
+        """Answer once. Cancelling the await hangs up. Raises EngineError; ContextOverflow when it says so."""
         ...
 
 

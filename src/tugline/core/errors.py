@@ -118,14 +118,16 @@ class Overloaded(TuglineError):
 
 
 class EngineError(TuglineError):
-    """The engine failed. `retryable` says whether the same request may be sent again."""
+    """The engine failed. `retryable` says whether the same request may be sent again; `fault` is what it is counted
+    by: `timeout`, `truncated`, `http_500`, ..."""
 
     status = 502
     code = "engine_error"
 
-    def __init__(self, message: str, *, retryable: bool = True) -> None:
+    def __init__(self, message: str, *, retryable: bool = True, fault: str = "engine_error") -> None:
         super().__init__(message)
         self.retryable = retryable
+        self.fault = fault
 
 
 class StoreError(TuglineError):

@@ -17,9 +17,15 @@ keys and values of the old ones (cheaper, but its later log-probabilities are of
 class Scorer(Protocol):
     """Can re-score a finished row."""
 
+    @property
+    def score_tolerance(self) -> float:
+        """Nats by which a fresh score may differ from what was recorded, for rounding and batching."""
+        ...
+
     async def score(self, row: Ids, sampling: Sampling) -> Floats:
         """float32[len(row)]: log-probability (nats) of each token given those before it, of the distribution that
-        `sampling` draws from; NaN for the first. One teacher-forced pass, apart from the cache used for sampling."""
+        `sampling` draws from; NaN for the first, and where it cannot be known. One teacher-forced pass, apart from the
+        cache used for sampling. Raises EngineError; its fault is `score` when this sampling cannot be scored."""
         ...
 
 

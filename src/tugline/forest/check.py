@@ -13,6 +13,8 @@ LOGPROB_SLACK = 1e-4
 
 def check_sample(generation: Generation, sample: Sample, info: EngineInfo) -> str | None:
     """The reason why this call is untrainable, or None."""
+    if sample.fault is not None:
+        return sample.fault
     if sample.prompt_ids is None and info.level == "L4" and info.echoes_prompt:
         return "no_prompt_ids"
     if sample.prompt_ids is not None and sample.prompt_ids != generation.prompt_ids:
@@ -23,6 +25,8 @@ def check_sample(generation: Generation, sample: Sample, info: EngineInfo) -> st
     if len(sample.ids) % 4 or len(sample.logprobs) % 4 or count(sample.logprobs) != n:
         return "length_mismatch"
     values = floats_array(sample.logprobs)
+    if np.isnan(values).all():
+        return "no_logprobs"
     if not np.isfinite(values).all():
         return "nonfinite_logprob"
     if float(values.max()) > LOGPROB_SLACK:
@@ -30,7 +34,8 @@ def check_sample(generation: Generation, sample: Sample, info: EngineInfo) -> st
     tokens = ids_array(sample.ids)
     if int(tokens.min()) < 0 or int(tokens.max()) >= info.vocab:
         return "id_out_of_vocab"
-    if sample.finish == "stop" and not generation.stop and last(sample.ids) not in info.stop_ids:
+    # an engine that takes messages has a stop set of its own, which nobody may know
+    if sample.finish == "stop" and not generation.stop and info.stop_ids and last(sample.ids) not in info.stop_ids:
         return "bad_stop"
     if n > generation.sampling.max_tokens:
         return "too_many_tokens"

@@ -25,19 +25,25 @@ def check_request(policy: Policy, request: Request) -> tuple[str, ...]:
 
     Returns drift reasons. Raises Unsupported.
     """
-    if policy.media == "refuse":
-        for i, item in enumerate(request.items):
-            media = (item,) if isinstance(item, UserMedia) else item.media if isinstance(item, ToolResult) else ()
-            if media:
-                what = f"this policy reads text only, it cannot see {media[0].media_type}"
-                why = "an engine is given token ids, and no image can be made of those"
-                raise Unsupported(f"{what}: {why}", path=f"messages (item {i})")
+    check_media(policy, request)
     drift = []
     for name, path, asked in _constraints(request.options):
         if policy.constraints == "refuse":
             raise Unsupported(f"{asked} needs constrained sampling, which this engine has not", path=path)
         drift.append(f"unconstrained_{name}")
     return tuple(drift)
+
+
+def check_media(policy: Policy, request: Request) -> None:
+    """Raises Unsupported for images and files where the operator wants them refused."""
+    if policy.media != "refuse":
+        return
+    for i, item in enumerate(request.items):
+        media = (item,) if isinstance(item, UserMedia) else item.media if isinstance(item, ToolResult) else ()
+        if media:
+            what = f"this policy reads text only, it cannot see {media[0].media_type}"
+            why = "an engine is given token ids, and no image can be made of those"
+            raise Unsupported(f"{what}: {why}", path=f"messages (item {i})")
 
 
 def check_length(request: Request, context: int) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from tugline.core.columns import count
-from tugline.core.contracts import Dialect, RoleRule
+from tugline.core.contracts import Dialect, MessageEngine, RoleRule
 from tugline.core.errors import Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.ident import new_id
 from tugline.core.items import Pending, Reply, Request
@@ -45,6 +45,7 @@ from tugline.gateway.restored import reply_again
 from tugline.gateway.running import FAREWELL, Running, Timing, look
 from tugline.gateway.session import Lane, OpenSession, continued
 from tugline.gateway.shown import kept
+from tugline.gateway.spoken import estimated
 
 BIG_BODY = 64 * 1024
 """Larger bodies are decoded and attached off the loop: thousands of small items cost 20 ms."""
@@ -104,12 +105,7 @@ class Delivery:
         try:
             with boundary(TuglineError, "internal error"):
                 lane, request, placed = await self._read(session, incoming)
-                deps = self._lanes[lane.engine]
-                check_request(session.policy, request)
-                prompt = await asyncio.get_running_loop().run_in_executor(
-                    deps.pool, make_prompt, lane.forest, request, placed.attached, deps
-                )
-                body = dialect.counted(count(prompt.ids))
+                body = dialect.counted(await self._counted(session, lane, request, placed))
         except TuglineError as err:
             self._count(session, dialect, CallOutcome.REJECTED)
             await refuse(conn, dialect, err)
@@ -120,6 +116,13 @@ class Delivery:
             await self._deps.log.commit(side_record(session, call, None, CallOutcome.SIDE), None)
         self._count(session, dialect, CallOutcome.SIDE)
         await conn.whole(200, {"content-type": "application/json"}, body)
+
+    async def _counted(self, session: OpenSession, lane: Lane, request: Request, placed: Place) -> int:
+        deps, asked = self._lanes[lane.engine], (lane.forest, request, placed.attached)
+        if isinstance(deps.engine, MessageEngine):
+            return estimated(request)
+        check_request(session.policy, request)
+        return count((await asyncio.get_running_loop().run_in_executor(deps.pool, make_prompt, *asked, deps)).ids)
 
     async def _read(self, session: OpenSession, incoming: Incoming) -> tuple[Lane, Request, Place]:
         begun = time.perf_counter()

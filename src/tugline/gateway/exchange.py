@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from tugline.core.columns import count, last
-from tugline.core.contracts import Dialect, EngineInfo, Generation, Sample
+from tugline.core.contracts import Conversation, Dialect, EngineInfo, Generation, MessageEngine, Sample
 from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.items import Pending, Reply, Request, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
@@ -30,7 +30,8 @@ from tugline.gateway.metrics import Metrics
 from tugline.gateway.prompt import Deps, Prompt, make_prompt
 from tugline.gateway.session import Lane, OpenSession
 from tugline.gateway.shown import first_of, reply_of, unasked
-from tugline.gateway.upstream import sample
+from tugline.gateway.spoken import converse, sampling_for, taken_in
+from tugline.gateway.upstream import attempts, sample
 from tugline.tokens.model import Parsed
 
 T = TypeVar("T")
@@ -61,6 +62,8 @@ class Sampled:
     sampling: Sampling
     stop: str | None = None
     """The stop string that its ids spell, if it asked for any: it may lie in what is never shown."""
+    usage: Usage | None = None
+    """What the engine counted, where its ids do not say it all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,8 @@ async def _steps(
     admitted: Callable[[], None],
     feed: Feed | None,
 ) -> Produced:
+    if isinstance(deps.engine, MessageEngine):
+        return await _converse(session, call, attached, deps, admitted)
     prompt, sampling = await _prepare(session, call, attached, deps)
     if feed is not None:
         feed.begin(count(prompt.ids), lambda: deps.model.live(prompt.ids, call.request.options.stop))
@@ -133,8 +138,34 @@ async def _steps(
     stops = call.request.options.stop
     spelled = first_of(deps.model.decode(taken.ids), stops)[1] if stops else None
     drawn = Sampled(taken, parsed, sampling, spelled)
+    return await _produced(session, call, prompt, drawn, deps)
+
+
+async def _converse(
+    session: OpenSession, call: Inbound, attached: Attachment, deps: Deps, admitted: Callable[[], None]
+) -> Produced:
+    """The same for an engine that takes messages."""
+    engine, request, lane = deps.engine, call.request, call.lane
+    assert isinstance(engine, MessageEngine)
+    sampling = sampling_for(session.policy, request, engine.info, session.spent, elsewhere=bool(lane.engine))
+    admitted()
+    begun = time.perf_counter()
+    asked = Conversation(call.call_id, session.session_id, request.head, request.items, request.options, sampling)
+    said, _ = await attempts(
+        lambda name: converse(engine, replace(asked, request_id=name)), call.call_id, deps.retry, deps.metrics.fault
+    )
+    deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
+    spoken = taken_in(said, request, attached, lane.forest)
+    drawn = Sampled(spoken.said.sample, spoken.parsed, sampling, usage=said.usage)
+    return await _produced(session, call, spoken.prompt, drawn, deps)
+
+
+async def _produced(session: OpenSession, call: Inbound, prompt: Prompt, drawn: Sampled, deps: Deps) -> Produced:
+    """The turn and its reply, durable."""
+    taken = drawn.sample
     turn, reply = _make_turn(session, call, prompt, drawn, deps.engine.info)
-    end = End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref, cached=taken.cached_tokens)
+    cached = drawn.usage.cached if drawn.usage else taken.cached_tokens
+    end = End(CallOutcome.ANSWERED, 200, turn, prompt, taken.engine_ref, cached=cached)
     record = _record(session, call, end)
     await _commit(session, call, record, turn, deps)
     _measure(deps.metrics, turn)
@@ -185,7 +216,7 @@ async def _sample(
     begun = time.perf_counter()
     prompt, sampling = asked
     request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
-    taken, _ = await sample(deps.engine, request, deps.retry, feed)
+    taken, _ = await sample(deps.engine, request, deps.retry, feed, deps.metrics.fault)
     deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
     return taken
 
@@ -199,12 +230,13 @@ def _make_turn(
     reply = reply_of(
         pending,
         parsed,
-        Usage(count(prompt.ids), count(taken.ids), taken.cached_tokens, parsed.reasoning_tokens),
-        (taken.finish == "stop" and last(taken.ids) not in info.stop_ids, sampled.stop),
+        sampled.usage or Usage(count(prompt.ids), count(taken.ids), taken.cached_tokens, parsed.reasoning_tokens),
+        (taken.finish == "stop" and bool(info.stop_ids) and last(taken.ids) not in info.stop_ids, sampled.stop),
     )
     echo = call.dialect.echo(reply)
     exact, lenient = call.lane.forest.keys(prompt.attached, echo)
     request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
+    level = prompt.level(info.level) if prompt.ids else "L0"
     turn = Turn(
         turn_id=turn_id,
         session_id=session.session_id,
@@ -223,7 +255,7 @@ def _make_turn(
         key_exact=exact,
         key_lenient=lenient,
         sampling=sampling,
-        level=prompt.level(info.level),
+        level=level,
         drift=prompt.drift + parsed.drift + unasked(call.request.options, reply.assistant),
         untrainable=check_sample(request, taken, info),
         engine=call.lane.engine,
@@ -331,6 +363,8 @@ def _measure(metrics: Metrics, turn: Turn) -> None:
     metrics.tokens.labels("sampled").inc(count(turn.sampled))
     for reason in turn.drift:
         metrics.drift.labels(reason).inc()
+    if turn.untrainable is not None:
+        metrics.faults.labels(turn.untrainable).inc()
 
 
 async def _off_loop(deps: Deps, work: Callable[[], T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from tugline.core.errors import EngineError
 from tugline.core.turn import CallOutcome
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
@@ -28,6 +29,12 @@ class Metrics:
             ["what"],
             registry=self.registry,
         )
+        self.faults = Counter(
+            "tugline_engine_faults",
+            "What engines did wrong, by name: attempts that failed, and replies whose tokens never train.",
+            ["fault"],
+            registry=self.registry,
+        )
         self.tokens = Counter("tugline_tokens", "Tokens handled.", ["kind"], registry=self.registry)
         self.stage = Histogram(
             "tugline_call_stage_seconds", "Time per stage.", ["stage"], buckets=_SECONDS, registry=self.registry
@@ -41,6 +48,10 @@ class Metrics:
     def call(self, dialect: str, outcome: CallOutcome) -> None:
         """A call has ended."""
         self.calls.labels(dialect, outcome.value).inc()
+
+    def fault(self, err: EngineError) -> None:
+        """An attempt has failed."""
+        self.faults.labels(err.fault).inc()
 
     def text(self) -> bytes:
         """Prometheus exposition."""

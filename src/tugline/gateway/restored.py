@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tugline.core.columns import count, last
+from tugline.core.contracts import MessageEngine
 from tugline.core.items import Pending, Reply, Request, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Turn
 from tugline.forest.forest import Forest
@@ -45,6 +46,12 @@ def remember(lanes: Mapping[str, Lane], turns: Sequence[Turn], calls: Sequence[C
 def reply_again(forest: Forest, turn: Turn, call: CallRecord, request: Request, deps: Deps) -> Reply:
     """The reply of a stored turn, as it was made when the turn was sampled. `request`: the one that it answers, sent
     again. Reads and parses the whole turn."""
+    if isinstance(deps.engine, MessageEngine):  # its ids, where it gives any, are not ours to read
+        finish = "tool_calls" if turn.echo.calls else "length" if turn.finish == "length" else "stop"
+        usage = Usage(turn.prompt_len, count(turn.sampled), call.cached)
+        created = int(call.started)
+        stem = turn.turn_id.removeprefix("turn_")
+        return Reply(stem, request.model, created, turn.echo, finish, usage, request)
     model, prompt = deps.model, forest.prompt(turn.turn_id)
     parsed = model.parse(prompt, turn.sampled, turn.finish, request.head.tools)
     spelled = first_of(model.decode(turn.sampled), request.options.stop)[1] if request.options.stop else None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tugline.core.columns import Ids
 from tugline.core.contracts import Engine, Generation, Sample, StreamingEngine
 from tugline.core.errors import EngineError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +37,43 @@ class Listener(Protocol):
 
 
 async def sample(
-    engine: Engine, generation: Generation, retry: RetryPolicy, listener: Listener | None = None
+    engine: Engine,
+    generation: Generation,
+    retry: RetryPolicy,
+    listener: Listener | None = None,
+    failed: Callable[[EngineError], None] = lambda _: None,
 ) -> tuple[Sample, int]:
     """(sample, failed attempts before it). Raises EngineError when the budget is used up or retrying is pointless.
 
-    `listener` hears the ids as they come from an engine that streams. Each attempt has its own request id, so that a
-    late orphan can never be taken for the answer.
+    `listener` hears the ids as they come from an engine that streams, `failed` each attempt's error. Each attempt has
+    its own request id, so that a late orphan can never be taken for the answer.
     """
+    again = (lambda: True) if listener is None else listener.restart
+    return await attempts(
+        lambda name: _attempt(engine, replace(generation, request_id=name), listener),
+        generation.request_id,
+        retry,
+        failed,
+        again,
+    )
+
+
+async def attempts(
+    ask: Callable[[str], Awaitable[T]],
+    name: str,
+    retry: RetryPolicy,
+    failed: Callable[[EngineError], None],
+    again: Callable[[], bool] = lambda: True,
+) -> tuple[T, int]:
+    """(what `ask` gives, failed attempts before it). It gets a name of its own for each attempt, beginning with `name`;
+    `again` says whether another may be made. Raises EngineError as `sample` does."""
     wait = retry.first_wait
     for attempt in range(retry.attempts):
-        request = generation if attempt == 0 else replace(generation, request_id=f"{generation.request_id}.{attempt}")
         try:
-            return await _attempt(engine, request, listener), attempt
+            return await ask(f"{name}.{attempt}" if attempt else name), attempt
         except EngineError as err:
-            if not err.retryable or attempt == retry.attempts - 1:
-                raise
-            if listener is not None and not listener.restart():
+            failed(err)
+            if not err.retryable or attempt == retry.attempts - 1 or not again():
                 raise
         await asyncio.sleep(wait)
         wait = min(retry.max_wait, wait * 2)

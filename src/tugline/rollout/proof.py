@@ -146,6 +146,7 @@ def _prove_session(records: Records, journal: Journal, state: SessionState, proo
             message = f"the session's reward is {state.reward}, the verifier said {verdict.reward}"
             proof.findings.append(_finding("reward", session_id, message))
         trainable = any(any(trace.loss_mask) for trace in traces) or any(turn.engine for turn in turns)
+        trainable = trainable or any(turn.level == "L0" for turn in turns)  # text only: nobody expects tokens of it
         if state.reward is not None and FAILURE_OF[state.outcome] is not Failure.INFRA and not trainable:
             proof.rewarded_without_tokens.append(session_id)
 

@@ -166,8 +166,9 @@ def test_an_invalid_script_is_refused_before_anything_runs(model, tmp_path, line
 
 def test_make_engine_says_what_there_is(model, tmp_path):
     for spec, says in [
-        ("vllm:http://x", "not there yet; there are: embedded, scripted:FILE"),
-        ("llama", "no engine"),
+        ("llama", "no engine; there are: embedded, scripted:FILE, vllm:URL, sglang:URL, openai:URL"),
+        ("vllm", "say where it listens: vllm:http://HOST:PORT"),
+        ("vllm:localhost:8000", "is no URL"),
         ("scripted", "name the script"),
         (f"scripted:{tmp_path}/none", "cannot be read"),
         ("embedded:x", "takes no argument"),

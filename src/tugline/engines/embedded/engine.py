@@ -133,6 +133,11 @@ class EmbeddedEngine:
         if isinstance(done, wire.Loaded):
             self._life.weights = (weights, version)
 
+    @property
+    def score_tolerance(self) -> float:
+        """Nats; float32 batched sampling against one teacher-forced pass."""
+        return 5e-3
+
     async def score(self, row: Ids, sampling: Sampling) -> Floats:
         """See `Scorer`. Runs between two steps: the others wait for one forward."""
         name = self._life.new_name("score")

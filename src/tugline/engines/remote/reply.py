@@ -1,0 +1,124 @@
+"""What a driver makes of an engine's reply, before it is a Sample. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from tugline.core.columns import Floats, Ids, count, floats, floats_array
+from tugline.core.contracts import Sample
+from tugline.core.errors import EngineError
+from tugline.core.turn import Finish
+
+UNKNOWN = -9998.0
+"""At and below it a log-probability is none: vLLM writes -9999 for NaN, for minus infinity and for one it has not."""
+FINISHES: dict[str, Finish] = {"stop": "stop", "length": "length", "abort": "abort"}
+_NUMBERED = re.compile(r"(?:.*\D)?(\d{1,9})")
+_NOT_JSON = re.compile(rb"(?<=[\s:\[,])(?:NaN|-?Infinity)(?=[\s,\]}])")
+
+Label = tuple[str, int]
+"""(the engine's name of the weights, index of the first token that they sampled)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One generation as it stood on the wire."""
+
+    ids: Ids
+    logprobs: Floats
+    finish: Finish
+    prompt_ids: Ids | None
+    labels: tuple[Label, ...] | None
+    """None: the reply does not say which weights sampled."""
+    cached: int = 0
+    fault: str | None = None
+    experts: bytes | None = None
+
+
+def decode_json(body: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
+    """A JSON body as `kind`; NaN and infinities, which are no JSON, count as null. Raises EngineError."""
+    try:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.DecodeError as err:
+            if isinstance(err, msgspec.ValidationError) or not _NOT_JSON.search(body):
+                raise
+            return msgspec.json.decode(_NOT_JSON.sub(b"null", body), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as err:
+        raise EngineError(f"the engine's reply cannot be read: {err}", fault="unreadable") from err
+
+
+def finish_of(raw: str | None) -> Finish:
+    """The engine's word for how it ended. Raises EngineError for one that means nothing here."""
+    known = FINISHES.get(raw or "")
+    if known is None:
+        raise EngineError(f"the engine ended with {raw!r}", fault=f"finish_{raw or 'none'}"[:40])
+    return known
+
+
+def known_floats(values: Sequence[float | None]) -> Floats:
+    """float32[n] of log-probabilities; NaN for those that the engine did not know."""
+    return floats(float("nan") if value is None or value <= UNKNOWN else value for value in values)
+
+
+def version_of(label: str) -> int | None:
+    """The number of a label: `default` is 0, else the digits at its end (`step-7` is 7). None: it has none."""
+    if label == "default":
+        return 0
+    match = _NUMBERED.fullmatch(label)
+    return int(match.group(1)) if match else None
+
+
+def runs_of(labels: Sequence[Label], n: int) -> tuple[tuple[int, int], ...]:
+    """Version runs of a sample of n tokens, without repeats. Empty, which makes a call untrainable, when a label has no
+    number or the runs leave tokens out."""
+    runs: list[tuple[int, int]] = []
+    for label, start in labels:
+        version = version_of(label)
+        if version is None:
+            return ()
+        if start >= n or (runs and runs[-1][1] == version):
+            continue
+        runs.append((start, version))
+    return tuple(runs) if runs and runs[0][0] == 0 else ()
+
+
+def all_known(values: Floats) -> bool:
+    """Whether there are values and all of them are known."""
+    return bool(values) and bool(np.isfinite(floats_array(values)).all())
+
+
+def base64_bytes(text: str | None) -> bytes | None:
+    """Raises EngineError."""
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as err:
+        raise EngineError("the engine's routed experts are not base64", fault="unreadable") from err
+
+
+def count_fault(ids: Ids, said: int | None) -> str | None:
+    """The fault of a reply whose own count of sampled tokens is not that of its ids."""
+    return "usage_mismatch" if said is not None and said != count(ids) else None
+
+
+def sample_of(taken: Taken, runs: tuple[tuple[int, int], ...], engine_ref: str) -> Sample:
+    """The sample that a reply is."""
+    return Sample(
+        ids=taken.ids,
+        logprobs=taken.logprobs,
+        finish=taken.finish,
+        version_runs=runs,
+        prompt_ids=taken.prompt_ids,
+        engine_ref=engine_ref,
+        cached_tokens=taken.cached,
+        fault=taken.fault,
+        experts=taken.experts,
+    )

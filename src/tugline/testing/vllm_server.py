@@ -1,0 +1,259 @@
+"""vLLM 0.32's HTTP schema over any engine of ours. See `engine_server`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from tugline.core.columns import count, floats_array, ids
+from tugline.core.contracts import Sample
+from tugline.core.turn import Sampling
+from tugline.engines import LiveWeights, Scorer
+from tugline.testing.engine_server import (
+    EngineServer,
+    Fault,
+    Refused,
+    checked,
+    ids_said,
+    known,
+    logprobs_of,
+    prompt_of,
+    spelled,
+    valid_prompt,
+    words,
+)
+
+SAMPLING = frozenset(
+    words(
+        """n presence_penalty frequency_penalty repetition_penalty temperature watermarking top_p top_k min_p seed stop
+    stop_token_ids ignore_eos max_tokens min_tokens logprobs prompt_logprobs prompt_logprob_token_ids
+    prompt_logprob_start logprob_token_ids flat_logprobs detokenize skip_special_tokens spaces_between_special_tokens
+    include_stop_str_in_output output_kind stream_interval skip_clone structured_outputs logit_bias allowed_token_ids
+    extra_args bad_words thinking_token_budget repetition_detection"""
+    )
+)
+GENERATE = frozenset(
+    words(
+        """request_id token_ids token_offsets features content_parts sampling_params model reasoning_ended
+    reasoning_parser_kwargs return_token_ids output_mode stream stream_options cache_salt priority kv_transfer_params
+    ec_transfer_params"""
+    )
+)
+COMPLETION = frozenset(
+    words(
+        """model prompt echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream
+    stream_options suffix temperature top_p user use_beam_search top_k min_p repetition_penalty watermarking
+    length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
+    spaces_between_special_tokens truncate_prompt_tokens allowed_token_ids prompt_logprobs logprob_token_ids bad_words
+    add_special_tokens response_format structured_outputs priority request_id session_id return_tokens_as_token_ids
+    return_token_ids routed_experts_prompt_start cache_salt kv_transfer_params vllm_xargs"""
+    )
+)
+CLOSED = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
+DEV = frozenset(
+    words(
+        """/pause /resume /is_paused /weight_info /update_weight_version /collective_rpc /abort_requests
+    /reset_prefix_cache /server_info"""
+    )
+)
+PROBES = "tugline-probe"
+
+
+class VllmServer(EngineServer):
+    """The routes that the driver uses. Over an engine that takes weights and scores rows, so does the server."""
+
+    _weights: Path | None = None
+
+    async def route(self, method: str, path: str, query: str, body: bytes) -> tuple[Any, Fault | None]:
+        """See EngineServer."""
+        if path in DEV and not self.now.dev_mode:
+            raise Refused(404, "Not Found")
+        if path.startswith("/inference/") and not self.now.scale_out:
+            raise Refused(403, CLOSED)
+        match method, path:
+            case "GET", "/health":
+                return "", None
+            case "GET", "/v1/models":
+                root = str(self.inner.info.model_dir)
+                card = {"id": "served", "object": "model", "root": root, "max_model_len": self.inner.info.context}
+                return {"object": "list", "data": [card]}, None
+            case "GET", "/metrics":
+                return f'vllm:num_requests_running{{engine="0"}} {len(self.seen.running)}\n', None
+            case "POST", "/tokenize":
+                asked = known(body, frozenset(["model", "prompt", "add_special_tokens"]))
+                found = spelled(self.inner, asked["prompt"])
+                return {"count": len(found), "max_model_len": 0, "tokens": found, "token_strs": None}, None
+            case "POST", "/inference/v1/generate":
+                return await self._generate(known(body, GENERATE))
+            case "POST", "/v1/completions":
+                return await self._complete(known(body, COMPLETION))
+            case "POST", "/inference/v1/abort_requests" | "/abort_requests":
+                return await self._abort(known(body, frozenset(["request_ids"]))), None
+            case _:
+                return await self._control(method, path, query, body), None
+
+    async def _control(self, method: str, path: str, query: str, body: bytes) -> Any:
+        match method, path:
+            case "GET", "/weight_info":
+                return {"weight_version": self.now.version}
+            case "POST", "/update_weight_version":
+                self.now.version = known(body, frozenset(["new_version"]))["new_version"]
+                if isinstance(self.inner, LiveWeights) and self._weights is not None:
+                    await self.inner.load_weights(self._weights, int(self.now.version))
+                return {"success": True, "new_version": self.now.version}
+            case "POST", "/collective_rpc":
+                asked = known(body, frozenset(["method", "args", "kwargs", "timeout"]))
+                if asked["method"] != "reload_weights" or "missing" in asked["kwargs"]["weights_path"]:
+                    raise Refused(500, "No such file")
+                self._weights = Path(asked["kwargs"]["weights_path"])
+                return {"results": [None]}
+            case "POST", "/pause":
+                mode = parse_qs(query).get("mode", ["abort"])[0]
+                if mode not in ("abort", "wait", "keep"):
+                    raise Refused(422, f"mode {mode!r}")
+                self.pause(on=True)
+                return {"status": "paused"}
+            case "POST", "/resume":
+                self.pause(on=False)
+                return {"status": "resumed"}
+            case "GET", "/is_paused":
+                return {"is_paused": self.paused}
+            case "POST", "/reset_prefix_cache":
+                return {"success": True}
+        raise Refused(404, "Not Found")
+
+    async def _generate(self, asked: dict[str, Any]) -> tuple[Any, Fault | None]:
+        params = checked(asked.get("sampling_params"), SAMPLING, "sampling_params")
+        prompt = valid_prompt(asked.get("token_ids"), self.inner)
+        if params.get("stop") and not params.get("detokenize", True):
+            raise Refused(400, "stop strings are only supported when detokenize is True")
+        sample, fault = await self._sample(f"generate-tokens-{asked['request_id']}", prompt, params, asked)
+        values = logprobs_of(sample, fault)
+        said = ids_said(sample)
+        told = [token + 1 for token in said] if fault == "wrong_logprob_ids" else said
+        content = None
+        if params.get("logprobs") is not None and fault != "no_logprobs":
+            content = [self._entry(t, v, params) for t, v in zip(told, values, strict=False)]
+        spans = None if fault == "no_versions" else self._spans(sample)
+        choice = {
+            "index": 0,
+            "finish_reason": None if fault == "no_finish" else sample.finish,
+            "stop_reason": None,
+            "token_ids": said,
+            "routed_experts": None,
+            "sampling_mask": None,
+            "weight_versions": spans,
+            "logprobs": None if content is None else {"content": content},
+        }
+        reply: dict[str, Any] = {"request_id": asked["request_id"], "output_mode": "tokens", "choices": [choice]}
+        if asked.get("return_token_ids"):
+            reply["prompt_token_ids"] = prompt_of(prompt, fault)
+        if params.get("prompt_logprobs") is not None:
+            scores = [-1.5] * len(prompt)
+            if isinstance(self.inner, Scorer):
+                scores = floats_array(await self.inner.score(ids(prompt), Sampling())).tolist()
+            pairs = list(zip(prompt, scores, strict=True))
+            reply["prompt_logprobs"] = [None] + [{str(t): {"logprob": value, "rank": 1}} for t, value in pairs[1:]]
+        usage = self._usage(prompt, sample, fault)
+        if asked.get("stream"):
+            return self._events(reply, choice, usage), fault
+        return reply | {"usage": usage}, fault
+
+    def _spans(self, sample: Sample) -> list[dict[str, Any]]:
+        runs = sample.version_runs if isinstance(self.inner, LiveWeights) and self._weights is not None else ()
+        starts = [(str(version), start) for start, version in runs] or [(self.now.version, 0)]
+        ends = [start for _, start in starts[1:]] + [count(sample.ids)]
+        return [{"version": v, "start": s, "end": e} for (v, s), e in zip(starts, ends, strict=True)]
+
+    def _events(self, reply: dict[str, Any], choice: dict[str, Any], usage: dict[str, Any]) -> list[Any]:
+        """As many events as tokens, then one with the usage."""
+        said, content = choice["token_ids"], (choice["logprobs"] or {}).get("content")
+        events = []
+        for at in range(max(1, len(said))):
+            last = at >= len(said) - 1
+            part = choice | {
+                "token_ids": said[at : at + 1],
+                "logprobs": None if content is None else {"content": content[at : at + 1]},
+                "finish_reason": choice["finish_reason"] if last else None,
+                "weight_versions": choice["weight_versions"] if last else None,
+            }
+            event: dict[str, Any] = {"request_id": reply["request_id"], "usage": None, "choices": [part]}
+            if at == 0 and "prompt_token_ids" in reply:
+                event["prompt_token_ids"] = reply["prompt_token_ids"]
+            events.append(event)
+        return [*events, {"request_id": reply["request_id"], "choices": [], "usage": usage}]
+
+    def _entry(self, token: int, value: Any, params: dict[str, Any]) -> dict[str, Any]:
+        """A token's log-probability, with a best one that moves with the temperature where such are reported."""
+        best = -0.25 * (params["temperature"] if self.now.kind == "processed" else 1.0)
+        top = [{"token_id": token, "logprob": value, "rank": 2}]
+        if params["logprobs"] > 0:
+            top.append({"token_id": 0, "logprob": best, "rank": 1})
+        return {"token_id": token, "logprob": value, "rank": 2, "top_logprobs": top}
+
+    async def _complete(self, asked: dict[str, Any]) -> tuple[Any, Fault | None]:
+        prompt = valid_prompt(asked.get("prompt"), self.inner)
+        sample, fault = await self._sample(f"cmpl-{asked['request_id']}-0", prompt, asked, asked)
+        choice: dict[str, Any] = {
+            "index": 0,
+            "text": "",
+            "logprobs": None if fault == "no_logprobs" else self._listed(sample, fault, asked),
+            "finish_reason": sample.finish,
+            "stop_reason": None,
+            "token_ids": ids_said(sample) if asked.get("return_token_ids") else None,
+            "prompt_token_ids": prompt_of(prompt, fault) if asked.get("return_token_ids") else None,
+        }
+        usage = self._usage(prompt, sample, fault)
+        if not asked.get("stream"):
+            return {"object": "text_completion", "choices": [choice], "usage": usage}, fault
+        said, values = choice["token_ids"], (choice["logprobs"] or {}).get("token_logprobs")
+        events: list[Any] = []
+        for at in range(max(1, len(said))):
+            part = choice | {
+                "token_ids": said[at : at + 1],
+                "logprobs": None if values is None else {"token_logprobs": values[at : at + 1]},
+                "finish_reason": choice["finish_reason"] if at >= len(said) - 1 else None,
+                "prompt_token_ids": None if at else choice["prompt_token_ids"],
+            }
+            events.append({"object": "text_completion", "choices": [part]})
+        return [*events, {"object": "text_completion", "choices": [], "usage": usage}], fault
+
+    def _listed(self, sample: Sample, fault: Fault | None, asked: dict[str, Any]) -> dict[str, Any]:
+        best = -0.25 * (asked["temperature"] if self.now.kind == "processed" else 1.0)
+        values = logprobs_of(sample, fault)
+        return {"token_logprobs": values, "top_logprobs": [{"best": best} for _ in values] if asked["logprobs"] else []}
+
+    async def _sample(
+        self, name: str, prompt: list[int], params: dict[str, Any], asked: dict[str, Any]
+    ) -> tuple[Sample, Fault | None]:
+        if not params.get("ignore_eos") and params.get("max_tokens") != 1:
+            raise Refused(400, "this server is strict: the stop set is the driver's")
+        probe = PROBES in name
+        session = self.seen.headers[-1].get("x-session-id") or ("probe " + name)
+        fault = None
+        if not probe:
+            self.seen.generations.append(asked)
+            fault = await self.next_fault()
+        full = {"temperature": 1.0, "top_p": 1.0, "top_k": 0} | params
+        return await self.sampled(name, session, prompt, full), fault
+
+    def _usage(self, prompt: list[int], sample: Sample, fault: Fault | None) -> dict[str, Any]:
+        n = count(sample.ids) + (fault == "wrong_usage")
+        details = {"cached_tokens": sample.cached_tokens} if self.now.prompt_details else None
+        return {
+            "prompt_tokens": len(prompt),
+            "completion_tokens": n,
+            "total_tokens": len(prompt) + n,
+            "prompt_tokens_details": details,
+        }
+
+    async def _abort(self, asked: dict[str, Any]) -> Any:
+        names = asked.get("request_ids")
+        if not isinstance(names, list):
+            raise Refused(400, "Missing 'request_ids' in request body")
+        for name in names:
+            self.seen.aborted.append(name)
+            if name in self.seen.running:
+                await self.inner.abort(name)
+        return {"status": "aborted", "aborted": len(names)}

@@ -1,0 +1,205 @@
+"""The driver against a real vLLM on the CPU: `make vllm`, or TUGLINE_TEST_VLLM=1 (or an environment's directory)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from property.views_wire import Talk, Tool, User
+from real.support import tugline, tugline_json
+from real.vllm_kit import ASKED, served, untied
+from service.test_hopping import answered, call, kept
+from service.wire_kit import DIALECT_NAMES, assert_exact, wire
+from tugline.core.columns import concat, count, floats_array, ids, take_floats
+from tugline.core.contracts import Generation
+from tugline.core.turn import Sampling
+from tugline.engines import make_engine
+from tugline.engines.journal import JournalIndex
+from tugline.engines.vllm import VllmEngine
+from tugline.testing.engine_suite import ENGINE_CHECKS, RESTART_CHECKS, EngineCase
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.real,
+    pytest.mark.timeout(1200),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(not ASKED, reason="TUGLINE_TEST_VLLM is not set: it installs and starts vLLM"),
+]
+NOISE = 0.03
+"""Nats between sampling in a batch with a cache and one pass over the row."""
+TOOLS = tuple(
+    Tool(name, None, {"type": "object", "properties": {"path": {"type": "string"}, "content": {"type": "string"}}})
+    for name in ("read", "write")
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untied(tmp_path_factory.mktemp("model") / "pilot")
+
+
+@pytest.fixture(scope="module")
+def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(model, tmp_path_factory.mktemp("log") / "vllm.log") as url:
+        yield url
+
+
+def driver(url: str, model: Path, journal: Path) -> VllmEngine:
+    made = make_engine(f"vllm:{url}", model=model, journal_dir=journal, far={"patience": 120.0})
+    assert isinstance(made, VllmEngine)
+    return made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(url: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmEngine]:
+    made = driver(url, model, tmp_path_factory.mktemp("journal"))
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def test_what_the_driver_finds_out(engine: VllmEngine) -> None:
+    found = engine.abilities
+    assert found is not None
+    print(found)
+    assert (found.token_in, found.level, found.echo, found.versions) == ("/inference/v1/generate", "L4", True, "spans")
+    assert (found.kind, found.abort, found.updates, found.tokenizer) == ("processed", "by_name", True, "same")
+
+
+@pytest.mark.parametrize("check", ENGINE_CHECKS + RESTART_CHECKS, ids=lambda c: c.__name__)
+async def test_contract(check: Any, engine: VllmEngine, url: str, model: Path, tmp_path: Path) -> None:
+    slow = Sampling(temperature=1.0, max_tokens=1500, seed=3)
+    make = lambda: driver(url, model, tmp_path / "journal")  # noqa: E731
+    journal = JournalIndex(engine._journal_dir).get
+    if check in RESTART_CHECKS:
+        journal = JournalIndex(tmp_path / "journal").get
+    await check(
+        EngineCase(engine, make, journal, slow, itertools.count(random.Random(check.__name__).randrange(10_000)))
+    )
+
+
+@pytest.mark.parametrize("dialect", DIALECT_NAMES)
+async def test_ten_turns_with_tools_are_one_exact_row(url: str, model: Path, tmp_path: Path, dialect: str) -> None:
+    rng = random.Random(1)
+    made = driver(url, model, tmp_path / "run" / "engine")
+    async with wire(tmp_path, [{"text": "x"}], model_files=model, engine=lambda _: made) as run:
+        async with aiohttp.ClientSession() as http:
+            access = await run.session(max_tokens=48)
+            talk = Talk(("Be brief.",), TOOLS, (User(("Copy the text of notes.txt to result.txt.",)),))
+            for _ in range(10):
+                turn = await call(run, http, access.secret_url, dialect, talk)
+                talk = answered(talk, kept(turn), rng)
+        turns = run.turns()
+        calls = sum(bool(t.echo.calls) for t in turns)
+        assert all(t.untrainable is None and t.level == "L4" for t in turns)
+        worst = 0.0
+        forest = run.gateway._sessions["ses_a"].lanes[""].forest
+        for turn in turns:
+            prompt = forest.prompt(turn.turn_id)
+            fresh = take_floats(await made.score(concat([prompt, turn.sampled]), turn.sampling), count(prompt))
+            apart = np.abs(floats_array(fresh) - floats_array(turn.logprobs))
+            assert np.isfinite(apart).all(), turn.turn_id
+            worst = max(worst, float(apart.max()))
+        print(dialect, "turns with calls:", calls, "largest difference:", worst)
+        assert worst < NOISE
+        assert_exact(await run.prove(), calls=10)
+
+
+async def test_two_sessions_share_the_prefix_cache(engine: VllmEngine) -> None:
+    prompt = ids([(i * 37 + 11) % 1500 for i in range(512)])
+    first = await engine.generate(Generation("share-1", "ses_1", prompt, Sampling(max_tokens=4, seed=1)))
+    before = await engine.metrics()
+    second = await engine.generate(Generation("share-2", "ses_2", prompt, Sampling(max_tokens=4, seed=1)))
+    after = await engine.metrics()
+    assert (first.cached_tokens, second.ids) == (0, first.ids)
+    assert second.cached_tokens >= 384
+    assert after["vllm:prefix_cache_hits"] - before["vllm:prefix_cache_hits"] >= 384
+
+
+async def test_an_abort_ends_the_engines_work(engine: VllmEngine) -> None:
+    long = Sampling(temperature=1.0, max_tokens=3000, seed=5)
+    for n in range(10):
+        prompt = ids([(i * 13 + n) % 200 for i in range(32)])
+        task = asyncio.ensure_future(engine.generate(Generation(f"abort-{n}", "ses_1", prompt, long)))
+        await asyncio.sleep(0.2)
+        await engine.abort(f"abort-{n}")
+        sample = await task
+        if sample.finish == "abort":
+            break
+    assert sample.finish == "abort" and 0 < count(sample.ids) < 3000
+    first = await engine.metrics()
+    await asyncio.sleep(1.0)
+    second = await engine.metrics()
+    assert first["vllm:num_requests_running"] == second["vllm:num_requests_running"] == 0
+    assert first["vllm:generation_tokens"] == second["vllm:generation_tokens"]
+
+
+async def test_a_client_that_hangs_up_ends_the_engines_work(engine: VllmEngine) -> None:
+    prompt = ids([7] * 32)
+    task = asyncio.ensure_future(engine.generate(Generation("gone", "s", prompt, Sampling(max_tokens=3000, seed=6))))
+    await asyncio.sleep(0.2)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    for _ in range(50):
+        if not (await engine.metrics())["vllm:num_requests_running"]:
+            break
+        await asyncio.sleep(0.1)
+    assert not (await engine.metrics())["vllm:num_requests_running"]
+
+
+async def test_versions_switch_at_the_token_at_which_weights_do(
+    engine: VllmEngine, model: Path, tmp_path: Path
+) -> None:
+    """Tokens before the switch have the old weights' log-probabilities, those behind it the new ones'."""
+    other = untied(tmp_path / "other", noise=0.05)
+    await engine.load_weights(model, 1)
+    for n in range(10):
+        prompt = ids([(i * 29 + n) % 1500 for i in range(48)])
+        asked = Generation(f"switch-{n}", "s", prompt, Sampling(temperature=1.0, max_tokens=1500, seed=n))
+        task = asyncio.ensure_future(engine.generate(asked))
+        await asyncio.sleep(0.3)
+        await engine.load_weights(other, 2)
+        sample = await task
+        if len(sample.version_runs) == 2:
+            break
+        await engine.load_weights(model, 1)
+    assert [version for _, version in sample.version_runs] == [1, 2]
+    at, n = sample.version_runs[1][0], count(sample.ids)
+    row = concat([prompt, sample.ids])
+    said = floats_array(sample.logprobs)
+    new = floats_array(take_floats(await engine.score(row, Sampling()), count(prompt)))
+    await engine.load_weights(model, 3)
+    old = floats_array(take_floats(await engine.score(row, Sampling()), count(prompt)))
+    print(f"{n} tokens, switched at {at}: before {np.abs(said[:at] - old[:at]).max():.4f} off the old, "
+          f"behind {np.abs(said[at:] - new[at:]).max():.4f} off the new; old and new differ by "
+          f"{np.abs(old - new).max():.2f}")  # fmt: skip
+    assert np.abs(old - new).max() > 0.3, "the weights are recognisably others"
+    assert np.abs(said[:at] - old[:at]).max() < NOISE
+    assert np.abs(said[at:] - new[at:]).max() < NOISE
+
+
+async def test_the_doctor_has_nothing_to_say(url: str, model: Path) -> None:
+    done = await asyncio.to_thread(tugline, "doctor", "engine", f"vllm:{url}", "--model", str(model), "--json")
+    told = json.loads(done.stdout)
+    assert told["ok"] and [c for c in told["checks"] if c["ok"] is not True] == []
+
+
+async def test_pi_works_over_it(url: str, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    args = ("rollout", "copy-file-0", "--harness", "pi", "-n", "6", "--out", str(out), "--engine", f"vllm:{url}")
+    result = await asyncio.to_thread(tugline_json, *args, "--model", str(model), timeout=900)
+    verify, report = result["verify"], result["report"]
+    print(json.dumps(report), json.dumps(verify), json.dumps(result["rescored"]))
+    assert verify["calls"]["exact"] == verify["calls"]["total"] >= 8
+    assert verify["traces"]["continuous"] == verify["traces"]["exact"] == verify["traces"]["total"]
+    assert result["rescored"]["max_abs_diff"] < NOISE
