@@ -83,7 +83,8 @@ class World:
         """A gateway on the store as it is. The one before is gone without a word, as after a crash."""
         if self.gateway is not None:
             await self.gateway._listener.close()
-            self.gateway._lag.cancel()
+            for task in self.gateway._watching:
+                task.cancel()
             self.gateway._pool.shutdown(wait=True)
             await self.store.close()
             self.store = RunStore.open(self.run, write=True)

@@ -153,6 +153,35 @@ class MessageEngine(Engine, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What an engine says of itself, in its own counts since it started. None: it does not say."""
+
+    running: float | None = None
+    """Requests that are sampled now."""
+    waiting: float | None = None
+    """Requests that it has taken and not begun."""
+    cache_usage: float | None = None
+    """Share of its KV cache in use, 0 to 1."""
+    prefix_queries: float | None = None
+    """Prompt tokens looked up in its prefix cache."""
+    prefix_hits: float | None = None
+    """Of those, found there."""
+    prompt_tokens: float | None = None
+    sampled_tokens: float | None = None
+    preemptions: float | None = None
+    """Requests put back because the cache was full: their prompts are computed again."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """An engine that can be asked how busy it is."""
+
+    async def load(self) -> EngineLoad:
+        """Ask it, in bounded time. Raises EngineError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class JournalEntry:
     """One generation as the engine itself wrote it down, apart from the gateway's store."""
 

@@ -10,7 +10,7 @@ from typing import Literal, cast
 import msgspec
 
 from tugline.core.columns import Floats, Ids, count, floats, ids
-from tugline.core.contracts import Generation
+from tugline.core.contracts import EngineLoad, Generation
 from tugline.core.errors import EngineError
 from tugline.core.turn import Sampling
 from tugline.engines import sglang_wire as wire
@@ -19,17 +19,19 @@ from tugline.engines.modeldir import ModelFiles
 from tugline.engines.remote.abilities import Abilities
 from tugline.engines.remote.client import Answer, Remote, refused, retry_after
 from tugline.engines.remote.driver import LOOK, SPELLING, UPDATE, RemoteEngine, kind_of
-from tugline.engines.remote.promtext import totals
 from tugline.engines.remote.reply import Taken, all_known, decode_json, runs_of
 from tugline.engines.streaming import Say
 
-METRICS = (
-    "sglang:num_running_reqs",
-    "sglang:num_queue_reqs",
-    "sglang:token_usage",
-    "sglang:cache_hit_rate",
-    "sglang:gen_throughput",
-)
+METRICS = {
+    "running": "sglang:num_running_reqs",
+    "waiting": "sglang:num_queue_reqs",
+    "cache_usage": "sglang:token_usage",
+    "prefix_hits": "sglang:cached_tokens",
+    "prompt_tokens": "sglang:prompt_tokens",
+    "sampled_tokens": "sglang:generation_tokens",
+    "preemptions": "sglang:num_retracted_requests",
+}
+"""Fields of EngineLoad by SGLang's names."""
 
 
 class SglangEngine(RemoteEngine):
@@ -200,12 +202,9 @@ class SglangEngine(RemoteEngine):
             raise refused(answer)
         return answer
 
-    async def metrics(self) -> dict[str, float]:
-        """Numbers of its `/metrics`, by SGLang's own names. Raises EngineError."""
-        answer = await self.http.get("/metrics", LOOK)
-        if answer.status != 200:
-            raise refused(answer)
-        return totals(answer.body.decode("utf-8", "replace"), METRICS)
+    async def load(self) -> EngineLoad:
+        """See Measured: out of `/metrics`, summed over its workers. Raises EngineError."""
+        return await self.measured(METRICS)
 
     # -------------------------------------------------------------------------------------------------- scoring
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from tugline.core.columns import Floats, Ids, count, floats, ids, take
-from tugline.core.contracts import Generation
+from tugline.core.contracts import EngineLoad, Generation
 from tugline.core.errors import EngineError
 from tugline.core.turn import Sampling
 from tugline.engines import vllm_wire as wire
@@ -20,20 +20,20 @@ from tugline.engines.modeldir import ModelFiles
 from tugline.engines.remote.abilities import Abilities, Kind
 from tugline.engines.remote.client import Answer, Remote, refusal_text, refused, retry_after
 from tugline.engines.remote.driver import LOOK, SPELLING, UPDATE, RemoteEngine, kind_of
-from tugline.engines.remote.promtext import totals
 from tugline.engines.remote.reply import Taken, all_known, decode_json, runs_of
 from tugline.engines.streaming import Say
 
-METRICS = (
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "vllm:kv_cache_usage_perc",
-    "vllm:prefix_cache_queries",
-    "vllm:prefix_cache_hits",
-    "vllm:num_preemptions",
-    "vllm:prompt_tokens",
-    "vllm:generation_tokens",
-)
+METRICS = {
+    "running": "vllm:num_requests_running",
+    "waiting": "vllm:num_requests_waiting",
+    "cache_usage": "vllm:kv_cache_usage_perc",
+    "prefix_queries": "vllm:prefix_cache_queries",
+    "prefix_hits": "vllm:prefix_cache_hits",
+    "prompt_tokens": "vllm:prompt_tokens",
+    "sampled_tokens": "vllm:generation_tokens",
+    "preemptions": "vllm:num_preemptions",
+}
+"""Fields of EngineLoad by vLLM's names."""
 
 
 class VllmEngine(RemoteEngine):
@@ -243,12 +243,9 @@ class VllmEngine(RemoteEngine):
             raise refused(answer)
         return answer
 
-    async def metrics(self) -> dict[str, float]:
-        """Numbers of its `/metrics`, by vLLM's own names. Raises EngineError."""
-        answer = await self.http.get("/metrics", LOOK)
-        if answer.status != 200:
-            raise refused(answer)
-        return totals(answer.body.decode("utf-8", "replace"), METRICS)
+    async def load(self) -> EngineLoad:
+        """See Measured: out of `/metrics`, summed over its engines. Raises EngineError."""
+        return await self.measured(METRICS)
 
     # -------------------------------------------------------------------------------------------------- scoring
 

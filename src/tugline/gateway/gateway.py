@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from tugline.core.contracts import Access, CallLog, Dialect, Engine, Policy, RoleRule, SessionCalls
-from tugline.core.errors import ConfigError, RunError
+from tugline.core.contracts import Access, CallLog, Dialect, Engine, Measured, Policy, RoleRule, SessionCalls
+from tugline.core.errors import ConfigError, EngineError, RunError
 from tugline.forest.forest import Forest
 from tugline.gateway.app import GatewayApp, Router
 from tugline.gateway.delivery import Delivery
@@ -47,6 +47,8 @@ class GatewayOptions:
     rerender: bool = False
     streaming: Literal["buffered", "live"] = "buffered"
     """Whether streams begin when a reply is whole, or show it while it is sampled."""
+    look: float = 5.0
+    """Seconds between two questions to an engine how busy it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class LocalGateway:
             options.max_body,
         )
         self._listener: Listener | None = None
-        self._lag: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self) -> int:
         """Listen for agents outside isolating sandboxes; the bound port. Raises RunError when it is taken."""
@@ -106,7 +108,13 @@ class LocalGateway:
                 "another run may own the port (use --port 0 for a free one)"
             ) from err
         self._listener = await listen(self._app, sock)
-        self._lag = asyncio.ensure_future(self._watch_loop())
+        engines = {name or "policy": deps.engine for name, deps in self._lanes.items()}
+        self._watching = [asyncio.ensure_future(self._watch_loop())]
+        self._watching += [
+            asyncio.ensure_future(self._watch_engine(name, engine))
+            for name, engine in engines.items()
+            if isinstance(engine, Measured)
+        ]
         return self._listener.port
 
     @property
@@ -176,9 +184,10 @@ class LocalGateway:
         """Close every session, listener and worker. Idempotent."""
         for session_id in list(self._sessions):
             await self.close(session_id)
-        if self._lag:
-            self._lag.cancel()
-            self._lag = None
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        self._watching = []
         if self._listener:
             await self._listener.close()
             self._listener = None
@@ -189,3 +198,13 @@ class LocalGateway:
             begun = time.perf_counter()
             await asyncio.sleep(0.1)
             self.metrics.loop_lag.observe(max(0.0, time.perf_counter() - begun - 0.1))
+
+    async def _watch_engine(self, name: str, engine: Measured) -> None:
+        """Ask an engine how busy it is, again and again, beside all calls."""
+        loads = self.metrics.loads.known
+        while True:
+            try:
+                loads[name] = await engine.load()
+            except EngineError:
+                loads.pop(name, None)
+            await asyncio.sleep(self._options.look)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 from tugline.core.columns import count, floats_array, ids
-from tugline.core.contracts import Sample
+from tugline.core.contracts import Engine, Sample
 from tugline.core.turn import Sampling
 from tugline.engines import LiveWeights, Scorer
 from tugline.testing.engine_server import (
@@ -58,12 +59,18 @@ DEV = frozenset(
     )
 )
 PROBES = "tugline-probe"
+COUNTED = ("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens", "generation_tokens")
 
 
 class VllmServer(EngineServer):
     """The routes that the driver uses. Over an engine that takes weights and scores rows, so does the server."""
 
     _weights: Path | None = None
+
+    def __init__(self, inner: Engine, **behaviour: Any) -> None:
+        super().__init__(inner, **behaviour)
+        self.counts: Counter[str] = Counter()
+        """What `/metrics` has added up."""
 
     async def route(self, method: str, path: str, query: str, body: bytes) -> tuple[Any, Fault | None]:
         """See EngineServer."""
@@ -79,7 +86,7 @@ class VllmServer(EngineServer):
                 card = {"id": "served", "object": "model", "root": root, "max_model_len": self.inner.info.context}
                 return {"object": "list", "data": [card]}, None
             case "GET", "/metrics":
-                return f'vllm:num_requests_running{{engine="0"}} {len(self.seen.running)}\n', None
+                return self._metrics(), None
             case "POST", "/tokenize":
                 asked = known(body, frozenset(["model", "prompt", "add_special_tokens"]))
                 found = spelled(self.inner, asked["prompt"])
@@ -92,6 +99,19 @@ class VllmServer(EngineServer):
                 return await self._abort(known(body, frozenset(["request_ids"]))), None
             case _:
                 return await self._control(method, path, query, body), None
+
+    def _metrics(self) -> str:
+        """As two engines behind one server say it: sums are to be made."""
+        values = {
+            "num_requests_running": len(self.seen.running),
+            "num_requests_waiting": 0,
+            "kv_cache_usage_perc": 0.25,
+            "num_preemptions_total": 0,
+            **{f"{name}_total": self.counts[name] for name in COUNTED},
+        }
+        label = 'model_name="a}b",engine'
+        lines = [f'vllm:{n}{{{label}="0"}} {float(v)}\nvllm:{n}{{{label}="1"}} 0.0' for n, v in values.items()]
+        return "\n".join(["# HELP vllm:num_requests_running Running.", *lines, "vllm:other NaN", ""])
 
     async def _control(self, method: str, path: str, query: str, body: bytes) -> Any:
         match method, path:
@@ -236,7 +256,10 @@ class VllmServer(EngineServer):
             self.seen.generations.append(asked)
             fault = await self.next_fault()
         full = {"temperature": 1.0, "top_p": 1.0, "top_k": 0} | params
-        return await self.sampled(name, session, prompt, full), fault
+        sample = await self.sampled(name, session, prompt, full)
+        told = (len(prompt), sample.cached_tokens, len(prompt), count(sample.ids))
+        self.counts.update(dict(zip(COUNTED, told, strict=True)))
+        return sample, fault
 
     def _usage(self, prompt: list[int], sample: Sample, fault: Fault | None) -> dict[str, Any]:
         n = count(sample.ids) + (fault == "wrong_usage")

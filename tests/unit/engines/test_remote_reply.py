@@ -112,5 +112,14 @@ def test_retry_after() -> None:
 
 
 def test_metrics_are_summed_over_their_labels() -> None:
-    text = '# HELP a b\na{x="1"} 2\na{x="2"} 3\nb_total 4\nc NaN\nd 1e3\nother 9\n'
-    assert promtext.totals(text, ["a", "b", "c", "d"]) == {"a": 5.0, "b": 4.0, "d": 1000.0}
+    text = (
+        '# HELP a b\na{x="1}"} 2\na{x="2"} 3\nb_total 4\nc NaN\nd 1e3\nother 9\nshare{x="1"} 0.5\nshare{x="2"} 0.75\n'
+    )
+    found = promtext.totals(text, ["a", "b", "c", "d", "share"], ["share"])
+    assert found == {"a": 5.0, "b": 4.0, "d": 1000.0, "share": 0.75}
+
+
+@pytest.mark.parametrize("text", ["a{", 'a{x="1} 2\n', "a 1 2 3 four\n", "a x\n"])
+def test_metrics_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(EngineError):
+        promtext.totals(text, ["a"])

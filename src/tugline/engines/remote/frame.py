@@ -10,20 +10,21 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tugline.core.columns import NO_FLOATS, NO_IDS, Ids
-from tugline.core.contracts import EngineInfo, JournalEntry, Sample
+from tugline.core.contracts import EngineInfo, EngineLoad, JournalEntry, Sample
 from tugline.core.errors import EngineError, boundary
 from tugline.engines.journal import JournalWriter, journal_path, next_boot
 from tugline.engines.modeldir import ModelFiles
 from tugline.engines.remote.abilities import Abilities, Kind
 from tugline.engines.remote.breaker import Breaker
-from tugline.engines.remote.client import Http, Remote
+from tugline.engines.remote.client import Http, Remote, refused
+from tugline.engines.remote.promtext import totals
 from tugline.engines.remote.reply import Taken, sample_of
 
 LOOK = 5.0
@@ -256,6 +257,15 @@ class Frame(ABC):
         """The engine asked to be left alone."""
         if seconds:
             self._breaker.hold(asyncio.get_running_loop().time() + min(seconds, self.remote.patience))
+
+    async def measured(self, names: Mapping[str, str]) -> EngineLoad:
+        """What `/metrics` says; `names`: of the engine's series, by field of EngineLoad. Raises EngineError."""
+        answer = await self.http.get("/metrics", LOOK)
+        if answer.status != 200:
+            raise refused(answer)
+        text = answer.body.decode("utf-8", "replace")
+        found = await asyncio.to_thread(totals, text, set(names.values()), {names.get("cache_usage", "")})
+        return EngineLoad(**{field: found.get(series) for field, series in names.items()})
 
     async def alive(self) -> bool:
         """Whether it says that it is well."""
