@@ -16,6 +16,7 @@ from tugline.core.columns import Floats, Ids
 from tugline.core.errors import TuglineError
 from tugline.core.items import Assistant, Delta, Head, Item, Options, Pending, Reply, Request, Usage
 from tugline.core.roles import Hint
+from tugline.core.routes import Routes
 from tugline.core.task import Environment, Task
 from tugline.core.task import ModelRoute as ModelRoute
 from tugline.core.turn import CallOutcome, CallRecord, Finish, Sampling, Turn
@@ -52,6 +53,8 @@ class Generation:
     sampling: Sampling
     stop: tuple[str, ...] = ()
     """Stop strings asked by the harness. The ids are kept whole; the text shown is cut by the gateway."""
+    routes_from: int = 0
+    """Routes of tokens in front of this position are known already: an engine may leave them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,9 @@ class Sample:
     cached_tokens: int = 0
     fault: str | None = None
     """What contradicts itself in the engine's reply beyond these columns: its tokens never train, by this reason."""
-    experts: bytes | None = None
-    """Which experts each token was routed to, as the engine spells it (.npy bytes), where it says so."""
+    routes: Routes | None = None
+    """Which experts prompt and sample went to, where the engine says so: from position 0 or `routes_from` up to the
+    last token but one."""
 
 
 class Engine(Protocol):
@@ -192,6 +196,7 @@ class JournalEntry:
     logprobs: Floats
     finish: Finish
     version_runs: tuple[tuple[int, int], ...]
+    routes: Routes | None = None
 
 
 # --------------------------------------------------------------------------------------------------- dialects

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tugline.core.columns import Floats, Ids
+from tugline.core.routes import Routes
 from tugline.core.session import Failure, Outcome
 from tugline.core.turn import Finish, Role, Sampling
 
@@ -48,6 +49,8 @@ class Trace:
     loss_weight: float = 1.0
     level: str = "L4"
     drift: dict[str, int] = field(default_factory=dict)
+    routed_experts: Routes | None = None
+    """[T - 1, layers, picks] from position 0, where the engine said them for every token of the row: see Routes."""
     links: tuple[tuple[str, str], ...] = ()
     """(name, trace_id): rows that this one belongs to besides its parent, by the links of the turns that it trains."""
 

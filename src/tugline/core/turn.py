@@ -8,6 +8,7 @@ from typing import Literal
 
 from tugline.core.columns import Floats, Ids
 from tugline.core.items import Assistant, Head, Item, Prefill
+from tugline.core.routes import Routes
 
 Finish = Literal["stop", "length", "abort"]
 """The engine's raw reason. A stop means the last sampled id is in the stop set."""
@@ -88,6 +89,10 @@ class Turn:
     """(name, turn id), besides the parent: see `Link`."""
     partial: Partial | None = None
     """Of a turn whose harness echoed only the beginning of another: what of the bridge was sampled for that."""
+
+    routes: Routes | None = None
+    """Which experts tokens went to, where the engine says so: from the last kept token (which the parent's pass never
+    reached) up to the last sampled one but one."""
 
     def link(self, name: Link) -> str | None:
         """The turn that a link leads to, or None."""

@@ -24,6 +24,7 @@ import msgspec
 from tugline.core.columns import WIDTH, Floats, Ids, common_prefix, concat, count, take
 from tugline.core.contracts import JournalEntry
 from tugline.core.errors import StoreError, VerifyError, boundary
+from tugline.core.routes import Routes, read_npy
 from tugline.core.turn import Finish
 
 FULL_EVERY = 50
@@ -63,6 +64,11 @@ def next_boot(directory: Path) -> str:
     """A name for an engine's next life in `directory`; names sort by age."""
     numbers = [int(m.group(1)) for p in directory.glob("journal-*.bin") if (m := _NAME.fullmatch(p.name))]
     return f"{max(numbers, default=0) + 1:04d}-{secrets.token_hex(3)}"
+
+
+def routes_path(directory: Path, engine_ref: str) -> Path:
+    """Where the routes of one generation lie, as the engine spelled them."""
+    return directory / "experts" / f"{engine_ref}.npy"
 
 
 def journal_path(directory: Path, boot: str) -> Path:
@@ -205,15 +211,27 @@ class JournalIndex:
                 raise VerifyError(f"{engine_ref}: not readable: {self._damage[0].message}")
             return None
         record = self._record(engine_ref)
+        prompt_ids = self._prompt(record)
         return JournalEntry(
             engine_ref=record.ref,
             session_id=record.session,
-            prompt_ids=self._prompt(record),
+            prompt_ids=prompt_ids,
             ids=Ids(record.sampled),
             logprobs=Floats(record.logprobs),
             finish=record.finish,
             version_runs=record.version_runs,
+            routes=self._routes(record.ref, count(prompt_ids) + len(record.sampled) // WIDTH - 1),
         )
+
+    def _routes(self, engine_ref: str, end: int) -> Routes | None:
+        """Which experts the tokens in front of position `end` went to, where that was written down."""
+        place = routes_path(self._path if self._path.is_dir() else self._path.parent, engine_ref)
+        try:
+            return read_npy(place.read_bytes(), end)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as err:
+            raise VerifyError(f"{engine_ref}: {place.name} cannot be read: {err}") from err
 
     def entries(self) -> Iterator[JournalEntry]:
         """Every generation, oldest first."""

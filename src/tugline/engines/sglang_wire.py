@@ -13,7 +13,7 @@ import msgspec
 from tugline.core.columns import NO_IDS, Ids, floats, ids, ids_list
 from tugline.core.contracts import Generation
 from tugline.core.errors import EngineError
-from tugline.engines.remote.reply import Taken, base64_bytes, count_fault, decode_json, finish_of, known_floats
+from tugline.engines.remote.reply import Taken, count_fault, decode_json, finish_of, known_floats
 
 GENERATE = "/generate"
 ABORT = "/abort_request"
@@ -47,7 +47,6 @@ class Meta(msgspec.Struct):
     output_token_logprobs: list[Scored] | None = None
     output_top_logprobs: list[list[Scored] | None] | None = None
     input_token_logprobs: list[Scored] | None = None
-    routed_experts: str | None = None
 
 
 class Generated(msgspec.Struct):
@@ -170,7 +169,6 @@ def taken_of(reply: Generated, asked: int) -> Taken:
         labels=labels,
         cached=meta.cached_tokens or 0,
         fault=fault,
-        experts=base64_bytes(meta.routed_experts),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast
 from urllib.parse import urlencode
@@ -44,6 +45,7 @@ class VllmEngine(RemoteEngine):
         self._route = wire.GENERATE
         self._model = remote.served or ""
         self._reported = False
+        self._routes = False
         self._abort = False
         self._probes = 0
         self._weights: tuple[Path, int] | None = None
@@ -65,6 +67,7 @@ class VllmEngine(RemoteEngine):
         if answer.status != 200:
             raise refused(answer)
         taken = self._decode(answer.body)
+        self._routes = taken.experts is not None
         self._reported = await self._label() is not None
         self._abort = self._route == wire.GENERATE or self._reported
         return Abilities(
@@ -82,6 +85,7 @@ class VllmEngine(RemoteEngine):
             cache_reset=self._reported,
             metrics=(await self.http.get("/metrics", LOOK)).status == 200,
             tokenizer=await self._tokenizer(),
+            routes=self._routes,
             why=why,
         )
 
@@ -130,11 +134,7 @@ class VllmEngine(RemoteEngine):
 
     async def ask(self, request: Generation) -> Taken:
         """See RemoteEngine."""
-        stops = self._info.stop_ids
-        if self._route == wire.GENERATE:
-            body = wire.generate_body(request, self._model, stops)
-        else:
-            body = wire.completion_body(request, self._model, stops)
+        body = self._body(request, stream=False)
         answer = await self.http.post(self._route, body, {"x-session-id": request.session_id})
         if answer.status != 200:
             self.hold(retry_after(answer))
@@ -143,8 +143,7 @@ class VllmEngine(RemoteEngine):
 
     async def ask_streamed(self, request: Generation, say: Say) -> Taken:
         """See RemoteEngine."""
-        write = wire.generate_body if self._route == wire.GENERATE else wire.completion_body
-        body = write(request, self._model, self._info.stop_ids, stream=True)
+        body = self._body(request, stream=True)
         parts: list[Taken] = []
         usage: wire.Usage | None = None
         ended = False
@@ -160,6 +159,11 @@ class VllmEngine(RemoteEngine):
         if not parts or not ended:
             raise EngineError("the engine's stream has no end", fault="truncated")
         return wire.joined(parts, usage)
+
+    def _body(self, request: Generation, *, stream: bool) -> bytes:
+        write = wire.generate_body if self._route == wire.GENERATE else wire.completion_body
+        known = request if self._routes else replace(request, routes_from=0)
+        return write(known, self._model, self._info.stop_ids, stream=stream)
 
     def _decode(self, body: bytes) -> Taken:
         return wire.decode_generated(body) if self._route == wire.GENERATE else wire.decode_completed(body)

@@ -156,8 +156,10 @@ def sampling_params(request: Generation, stop_ids: Sequence[int], logprobs: int)
 def generate_body(
     request: Generation, model: str, stop_ids: Sequence[int], *, stream: bool = False, top: int = 0
 ) -> bytes:
-    """Body of `/inference/v1/generate`."""
+    """Body of `/inference/v1/generate`. Only servers that return routes may know what `routes_from` is."""
     params = sampling_params(request, stop_ids, top) | {"detokenize": bool(request.stop)}
+    if request.routes_from:
+        params["routed_experts_prompt_start"] = request.routes_from
     return msgspec.json.encode(
         {
             "request_id": request.request_id,
@@ -184,6 +186,7 @@ def completion_body(
             "return_token_ids": True,
             "stream": stream,
             **({"stream_options": {"include_usage": True}} if stream else {}),
+            **({"routed_experts_prompt_start": request.routes_from} if request.routes_from else {}),
             **sampling_params(request, stop_ids, top),
         }
     )
@@ -238,6 +241,7 @@ def joined(parts: Sequence[Taken], usage: Usage | None) -> Taken:
         prompt_ids=prompt,
         cached=_cached(usage),
         fault=next((p.fault for p in parts if p.fault), None) or count_fault(column, usage.completion_tokens),
+        experts=next((p.experts for p in reversed(parts) if p.experts is not None), None),
     )
 
 

@@ -42,4 +42,12 @@ def check_sample(generation: Generation, sample: Sample, info: EngineInfo) -> st
     starts = [start for start, _ in sample.version_runs]
     if not starts or starts[0] != 0 or starts != sorted(set(starts)) or starts[-1] >= n:
         return "bad_version_runs"
-    return None
+    return None if sample.routes is None or routes_fit(generation, sample) else "routes_mismatch"
+
+
+def routes_fit(generation: Generation, sample: Sample) -> bool:
+    """Whether a sample has routes for every token that was passed over, or for those that were asked for. Drivers count
+    rows from the end: one too few or too many shows at the beginning."""
+    routes = sample.routes
+    last_passed = count(generation.prompt_ids) + count(sample.ids) - 1
+    return routes is not None and routes.start in (0, generation.routes_from) and routes.end == last_passed

@@ -21,7 +21,7 @@ from tugline.core.contracts import Conversation, Dialect, EngineInfo, Generation
 from tugline.core.errors import EngineError, Forbidden, StoreError, TuglineError, boundary, describe
 from tugline.core.items import Pending, Reply, Request, Usage
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
-from tugline.forest.check import check_sample
+from tugline.forest.check import check_sample, routes_fit
 from tugline.forest.forest import Attachment
 from tugline.forest.roles import Place, links_at_commit
 from tugline.gateway.admission import admit, admit_elsewhere, check_budget, check_request
@@ -215,7 +215,7 @@ async def _sample(
 ) -> Sample:
     begun = time.perf_counter()
     prompt, sampling = asked
-    request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
+    request = _generation(session, call, prompt, sampling)
     taken, _ = await sample(deps.engine, request, deps.retry, feed, deps.metrics.fault)
     deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
     return taken
@@ -235,7 +235,7 @@ def _make_turn(
     )
     echo = call.dialect.echo(reply)
     exact, lenient = call.lane.forest.keys(prompt.attached, echo)
-    request = Generation(call.call_id, session.session_id, prompt.ids, sampling, call.request.options.stop)
+    request = _generation(session, call, prompt, sampling)
     level = prompt.level(info.level) if prompt.ids else "L0"
     turn = Turn(
         turn_id=turn_id,
@@ -263,8 +263,15 @@ def _make_turn(
         thread=call.place.thread,
         links=links_at_commit(call.place, session.lanes[""].forest),
         partial=prompt.partial,
+        routes=taken.routes.since(prompt.keep - 1) if taken.routes and routes_fit(request, taken) else None,
     )
     return turn, reply
+
+
+def _generation(session: OpenSession, call: Inbound, prompt: Prompt, sampling: Sampling) -> Generation:
+    known = max(0, prompt.keep - 1)
+    stop = call.request.options.stop
+    return Generation(call.call_id, session.session_id, prompt.ids, sampling, stop, routes_from=known)
 
 
 def outcome_of(err: TuglineError) -> CallOutcome:

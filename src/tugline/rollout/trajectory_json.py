@@ -11,6 +11,7 @@ import msgspec
 
 from tugline.core.columns import Floats, Ids, floats, floats_array, ids, ids_list
 from tugline.core.errors import VerifyError
+from tugline.core.routes import Routes
 from tugline.core.session import Failure, Outcome
 from tugline.core.trace import Span, Trace, Trajectory
 from tugline.core.turn import Role, Sampling
@@ -36,6 +37,8 @@ class TraceJson(msgspec.Struct, frozen=True):
     level: str
     drift: dict[str, int]
     links: tuple[tuple[str, str], ...] = ()
+    routed_experts: Routes | None = None
+    """`data` is base64 of little-endian `kind`[rows, layers, picks]: see the core type."""
 
 
 class TrajectoryJson(msgspec.Struct, frozen=True):
@@ -104,6 +107,7 @@ def _out(trace: Trace) -> TraceJson:
         level=trace.level,
         drift=trace.drift,
         links=trace.links,
+        routed_experts=trace.routed_experts,
     )
 
 
@@ -128,4 +132,5 @@ def _in(row: TraceJson) -> Trace:
         level=row.level,
         drift=row.drift,
         links=row.links,
+        routed_experts=row.routed_experts,
     )

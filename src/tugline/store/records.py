@@ -86,7 +86,7 @@ class Records:
 
     def __init__(self) -> None:
         self.turn = Shape(Turn, frozenset({"head", "items", "echo", "bridge", "sampled", "logprobs"}))
-        self.trace = Shape(Trace, frozenset({"token_ids", "loss_mask", "logprobs"}))
+        self.trace = Shape(Trace, frozenset({"token_ids", "loss_mask", "logprobs", "routed_experts"}))
         self._call = msgspec.msgpack.Decoder(CallRecord)
         self._trajectory = msgspec.msgpack.Decoder(TrajectoryRecord)
         self._verdict = msgspec.msgpack.Decoder(tuple[float, dict[str, float]])

@@ -18,10 +18,12 @@ import numpy as np
 from tugline.core.columns import NO_IDS, WIDTH, Floats, Ids, common_prefix, concat, count, floats_array, take
 from tugline.core.errors import VerifyError
 from tugline.core.items import Head
+from tugline.core.routes import Routes
 from tugline.core.trace import Span, Trace
 from tugline.core.turn import Turn
 from tugline.store.frames import Frames
 from tugline.store.records import Records, encode
+from tugline.trajectory.rows import path_to, routes_of
 
 TURN_COLUMNS = ("bridge", "sampled", "logprobs")
 
@@ -63,6 +65,10 @@ class Derivation:
     """Number of log-probabilities."""
     ids_sum: bytes
     logprobs_sum: bytes
+    routes_sum: bytes = b""
+    """Empty: the row has no routes."""
+    routes: Routes | None = None
+    """Those of a row whose turns do not give them."""
 
 
 class RowCodec:
@@ -133,7 +139,16 @@ class RowCodec:
         base = trace.spans[-1].turn_id if trace.spans and trace.spans[-1].turn_id in turns else None
         keep = common_prefix(trace.token_ids, full_ids(base, turns))
         expected = _expected(trace.spans, count(trace.logprobs), turns)
-        derivation = Derivation(base, keep, count(trace.logprobs), _sum(trace.token_ids), _sum(trace.logprobs))
+        routes = trace.routed_experts
+        derivation = Derivation(
+            base,
+            keep,
+            count(trace.logprobs),
+            _sum(trace.token_ids),
+            _sum(trace.logprobs),
+            _sum(routes.data) if routes is not None else b"",
+            None if routes is None or _routes(trace.spans, turns) == routes else routes,
+        )
         return TraceRow(
             trace.session_id,
             trace.trace_id,
@@ -158,9 +173,13 @@ class RowCodec:
         token_ids = concat([take(full_ids(how.base, turns), 0, how.keep), tail])
         mask = self.frames.unpack(f"traces.mask/{key}", row.mask, f"{where} mask")
         delta = self.frames.unpack(f"traces.logprobs/{key}", row.logprobs, f"{where} logprobs")
-        trace = self.records.trace.unpack(
-            packed, f"{where} record", token_ids=token_ids, loss_mask=mask, logprobs=Floats(delta)
-        )
+        columns = {"token_ids": token_ids, "loss_mask": mask, "logprobs": Floats(delta), "routed_experts": None}
+        trace = self.records.trace.unpack(packed, f"{where} record", **columns)
+        if how.routes_sum:
+            routes = how.routes or _routes(trace.spans, turns)
+            if routes is None or _sum(routes.data) != how.routes_sum:
+                raise VerifyError(f"{where} routed_experts no longer fits the turns that it was built from")
+            trace = replace(trace, routed_experts=routes)
         logprobs = Floats(_xor(delta, _expected(trace.spans, how.values, turns)))
         for name, column, expected in (("tail", token_ids, how.ids_sum), ("logprobs", logprobs, how.logprobs_sum)):
             if _sum(column) != expected:
@@ -183,6 +202,16 @@ def full_ids(turn_id: str | None, turns: Mapping[str, Turn]) -> Ids:
         full += turn.bridge
         full += turn.sampled
     return Ids(bytes(full))
+
+
+def _routes(spans: Sequence[Span], turns: Mapping[str, Turn]) -> Routes | None:
+    """What the turns of a row say of its tokens' experts."""
+    if not spans:
+        return None
+    try:
+        return routes_of(path_to(spans[-1].turn_id, turns))
+    except VerifyError:
+        return None
 
 
 def _expected(spans: Sequence[Span], values: int, turns: Mapping[str, Turn]) -> bytes:

@@ -40,6 +40,8 @@ Fault = Literal[
     "drop",
     "no_finish",
     "garbage",
+    "short_routes",
+    "wrong_routes",
 ]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -57,6 +59,8 @@ class Behaviour:
     dev_mode: bool = True
     key: str | None = None
     prompt_details: bool = True
+    experts: tuple[int, int] | None = None
+    """(layers, experts per token) of a model that says where tokens went."""
 
 
 @dataclass(slots=True)

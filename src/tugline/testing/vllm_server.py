@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import numpy as np
+
 from tugline.core.columns import count, floats_array, ids
 from tugline.core.contracts import Engine, Sample
+from tugline.core.routes import Routes, write_npy
 from tugline.core.turn import Sampling
 from tugline.engines import LiveWeights, Scorer
 from tugline.testing.engine_server import (
@@ -31,7 +35,7 @@ SAMPLING = frozenset(
     stop_token_ids ignore_eos max_tokens min_tokens logprobs prompt_logprobs prompt_logprob_token_ids
     prompt_logprob_start logprob_token_ids flat_logprobs detokenize skip_special_tokens spaces_between_special_tokens
     include_stop_str_in_output output_kind stream_interval skip_clone structured_outputs logit_bias allowed_token_ids
-    extra_args bad_words thinking_token_budget repetition_detection"""
+    routed_experts_prompt_start extra_args bad_words thinking_token_budget repetition_detection"""
     )
 )
 GENERATE = frozenset(
@@ -60,6 +64,11 @@ DEV = frozenset(
 )
 PROBES = "tugline-probe"
 COUNTED = ("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens", "generation_tokens")
+
+
+def experts_of(token: int, layers: int, picks: int) -> list[list[int]]:
+    """Where this server's model sends a token: by its id alone, so that rows in the wrong place are seen."""
+    return [[(token * 31 + layer * 7 + pick) % 251 for pick in range(picks)] for layer in range(layers)]
 
 
 class VllmServer(EngineServer):
@@ -161,7 +170,7 @@ class VllmServer(EngineServer):
             "finish_reason": None if fault == "no_finish" else sample.finish,
             "stop_reason": None,
             "token_ids": said,
-            "routed_experts": None,
+            "routed_experts": self._routed(prompt, sample, params, fault),
             "sampling_mask": None,
             "weight_versions": spans,
             "logprobs": None if content is None else {"content": content},
@@ -180,6 +189,18 @@ class VllmServer(EngineServer):
             return self._events(reply, choice, usage), fault
         return reply | {"usage": usage}, fault
 
+    def _routed(self, prompt: list[int], sample: Sample, asked: dict[str, Any], fault: Fault | None) -> str | None:
+        if self.now.experts is None:
+            return None
+        passed = (prompt + ids_said(sample))[asked.get("routed_experts_prompt_start", 0) : -1]
+        if fault == "short_routes":
+            passed = passed[1:]
+        if fault == "wrong_routes":
+            return "bm8gYXJyYXk="
+        rows = [experts_of(token, *self.now.experts) for token in passed]
+        array = np.array(rows, np.uint8).reshape(-1, *self.now.experts)
+        return base64.b64encode(write_npy(Routes(0, *self.now.experts, "uint8", array.tobytes()))).decode()
+
     def _spans(self, sample: Sample) -> list[dict[str, Any]]:
         runs = sample.version_runs if isinstance(self.inner, LiveWeights) and self._weights is not None else ()
         starts = [(str(version), start) for start, version in runs] or [(self.now.version, 0)]
@@ -197,6 +218,7 @@ class VllmServer(EngineServer):
                 "logprobs": None if content is None else {"content": content[at : at + 1]},
                 "finish_reason": choice["finish_reason"] if last else None,
                 "weight_versions": choice["weight_versions"] if last else None,
+                "routed_experts": choice["routed_experts"] if last else None,
             }
             event: dict[str, Any] = {"request_id": reply["request_id"], "usage": None, "choices": [part]}
             if at == 0 and "prompt_token_ids" in reply:
@@ -223,6 +245,7 @@ class VllmServer(EngineServer):
             "stop_reason": None,
             "token_ids": ids_said(sample) if asked.get("return_token_ids") else None,
             "prompt_token_ids": prompt_of(prompt, fault) if asked.get("return_token_ids") else None,
+            "routed_experts": self._routed(prompt, sample, asked, fault),
         }
         usage = self._usage(prompt, sample, fault)
         if not asked.get("stream"):
@@ -235,6 +258,7 @@ class VllmServer(EngineServer):
                 "logprobs": None if values is None else {"token_logprobs": values[at : at + 1]},
                 "finish_reason": choice["finish_reason"] if at >= len(said) - 1 else None,
                 "prompt_token_ids": None if at else choice["prompt_token_ids"],
+                "routed_experts": choice["routed_experts"] if at >= len(said) - 1 else None,
             }
             events.append({"object": "text_completion", "choices": [part]})
         return [*events, {"object": "text_completion", "choices": [], "usage": usage}], fault

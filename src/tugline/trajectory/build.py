@@ -129,6 +129,7 @@ def _trace(
         logprob_kind=session.logprob_kind,
         level=level_of(path),
         drift=drift_of(path, mine),
+        routed_experts=columns.routes,
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tugline.core.columns import Floats, Ids, concat, concat_floats, count, nans, take, take_floats
 from tugline.core.errors import VerifyError
+from tugline.core.routes import Routes, joined
 from tugline.core.trace import Span
 from tugline.core.turn import CallOutcome, CallRecord, Partial, Turn
 
@@ -34,6 +35,8 @@ class Columns:
     version_runs: tuple[tuple[int, int], ...]
     trimmed: int
     """Sampled stops that a following prompt replaced: in no row, trained nowhere."""
+    routes: Routes | None = None
+    """See `routes_of`."""
 
 
 def path_to(leaf: str, turns: Mapping[str, Turn]) -> list[Turn]:
@@ -88,7 +91,14 @@ def lay_out(path: Sequence[Turn], owned: Collection[str], others: Mapping[str, T
         spans.append(Span(start, end, turn.turn_id, turn.role, turn.finish, trained))
         _add_runs(runs, turn, start, count(turn.sampled))
         length = end
-    return Columns(concat(parts), bytes(mask), concat_floats(values), tuple(spans), tuple(runs), trimmed)
+    columns = concat(parts), bytes(mask), concat_floats(values)
+    return Columns(*columns, tuple(spans), tuple(runs), trimmed, routes_of(path))
+
+
+def routes_of(path: Sequence[Turn]) -> Routes | None:
+    """Which experts the tokens of a row went to, all but the last; None unless every turn of the path says it. Tokens
+    count as they were passed over when the turn that holds them was sampled, not as later prompts had them again."""
+    return joined(turn.routes for turn in path)
 
 
 def _add_runs(runs: list[tuple[int, int]], turn: Turn, start: int, n: int) -> None:
@@ -129,6 +139,8 @@ def drift_of(path: Sequence[Turn], owned: Collection[str]) -> dict[str, int]:
     for turn in path:
         if turn.turn_id in owned:
             found.update(turn.drift)
+    if any(turn.routes is not None for turn in path) and routes_of(path) is None:
+        found["routes_incomplete"] += 1
     return dict(sorted(found.items()))
 
 

@@ -64,6 +64,11 @@ def verify_turn(turn: Turn, parent_full: Ids, entry: JournalEntry | None, call_i
         add("prompt_length", None, f"the prompt has {count(prompt)} tokens, {turn.prompt_len} were recorded")
     if count(turn.logprobs) != count(turn.sampled):
         add("length_mismatch", None, f"{count(turn.sampled)} sampled ids, {count(turn.logprobs)} log-probabilities")
+    if turn.routes is not None and (
+        turn.routes.start != max(0, turn.keep - 1) or turn.routes.end != turn.prompt_len + count(turn.sampled) - 1
+    ):
+        rows = f"{turn.routes.start} to {turn.routes.end}"
+        add("routes_length", turn.routes.end, f"{rows} of {turn.prompt_len + count(turn.sampled)} tokens have routes")
     if entry is None:
         return found
     if entry.prompt_ids != prompt:
@@ -82,6 +87,9 @@ def verify_turn(turn: Turn, parent_full: Ids, entry: JournalEntry | None, call_i
     if entry.version_runs != turn.version_runs:
         at_run = _first_run(entry.version_runs, turn.version_runs)
         add("versions", at_run, f"versions are {turn.version_runs}, the engine's journal says {entry.version_runs}")
+    theirs = entry.routes.since(turn.keep - 1) if entry.routes is not None else None
+    if theirs != turn.routes and (turn.routes is not None or turn.untrainable is None):
+        add("routes", None, "the experts that tokens went to are not those of the engine's record")
     return found
 
 
@@ -125,6 +133,8 @@ def _columns_differ(trace: Trace, fresh: Columns) -> list[Finding]:
         found.append(_row(trace, "row_spans", None, "the spans are not the path's"))
     if trace.version_runs != fresh.version_runs:
         found.append(_row(trace, "row_versions", None, "the version runs are not the path's"))
+    if trace.routed_experts != fresh.routes:
+        found.append(_row(trace, "row_routes", None, "the experts that tokens went to are not the path's"))
     return found
 
 

@@ -33,6 +33,8 @@ class Abilities:
     cache_reset: bool
     metrics: bool
     tokenizer: Literal["same", "differs", "unknown"]
+    routes: bool = False
+    """Replies say which experts tokens went to."""
     why: str | None = None
     """Why the better route was not taken, in the engine's words."""
 
@@ -100,6 +102,8 @@ def verdict(a: Abilities) -> list[Line]:
     )
     if a.updates and not a.cache_reset:
         lines.append(Line(None, "cannot reset its prefix cache", flag.get("updates", "")))
+    if a.routes:
+        lines.append(Line(True, "says which experts tokens went to"))
     if not a.metrics:
         lines.append(Line(None, "no metrics", flag.get("metrics", "")))
     return [line if line.ok is not True else Line(True, line.what) for line in lines]

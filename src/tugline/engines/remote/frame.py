@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from tugline.core.columns import NO_FLOATS, NO_IDS, Ids
 from tugline.core.contracts import EngineInfo, EngineLoad, JournalEntry, Sample
 from tugline.core.errors import EngineError, boundary
-from tugline.engines.journal import JournalWriter, journal_path, next_boot
+from tugline.engines.journal import JournalWriter, journal_path, next_boot, routes_path
 from tugline.engines.modeldir import ModelFiles
 from tugline.engines.remote.abilities import Abilities, Kind
 from tugline.engines.remote.breaker import Breaker
@@ -310,7 +310,7 @@ class Frame(ABC):
         if journal is None:
             raise EngineError("the engine was closed", retryable=False, fault="closed")
         self._state.served += 1
-        sample = sample_of(taken, runs, f"{self._state.boot}.{self._state.served}")
+        sample = sample_of(taken, runs, f"{self._state.boot}.{self._state.served}", prompt_ids)
         entry = JournalEntry(
             engine_ref=sample.engine_ref or "",
             session_id=session_id,
@@ -325,10 +325,10 @@ class Frame(ABC):
 
     def _write(self, journal: JournalWriter, entry: JournalEntry, experts: bytes | None) -> None:
         with self._state.writing, boundary(EngineError, "write the record of the engine's replies"):
-            if experts is not None:  # beside the record: only trainers that replay routing read them
-                place = self._journal_dir / "experts"
-                place.mkdir(exist_ok=True)
-                (place / f"{entry.engine_ref}.npy").write_bytes(experts)
+            if experts is not None:  # beside the record, which is read far more often
+                place = routes_path(self._journal_dir, entry.engine_ref)
+                place.parent.mkdir(exist_ok=True)
+                place.write_bytes(experts)
             journal.append(entry)
             journal.flush()
 

@@ -14,6 +14,7 @@ import numpy as np
 from tugline.core.columns import Floats, Ids, count, floats, floats_array
 from tugline.core.contracts import Sample
 from tugline.core.errors import EngineError
+from tugline.core.routes import read_npy
 from tugline.core.turn import Finish
 
 UNKNOWN = -9998.0
@@ -39,6 +40,7 @@ class Taken:
     cached: int = 0
     fault: str | None = None
     experts: bytes | None = None
+    """Routes as the engine spells them: a NumPy file's bytes."""
 
 
 def decode_json(body: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
@@ -109,8 +111,14 @@ def count_fault(ids: Ids, said: int | None) -> str | None:
     return "usage_mismatch" if said is not None and said != count(ids) else None
 
 
-def sample_of(taken: Taken, runs: tuple[tuple[int, int], ...], engine_ref: str) -> Sample:
-    """The sample that a reply is."""
+def sample_of(taken: Taken, runs: tuple[tuple[int, int], ...], engine_ref: str, prompt_ids: Ids) -> Sample:
+    """The sample that a reply to a prompt is."""
+    routes, fault = None, taken.fault
+    if taken.experts is not None and taken.ids:
+        try:
+            routes = read_npy(taken.experts, count(prompt_ids) + count(taken.ids) - 1)
+        except ValueError:
+            fault = fault or "routes_unreadable"
     return Sample(
         ids=taken.ids,
         logprobs=taken.logprobs,
@@ -119,6 +127,6 @@ def sample_of(taken: Taken, runs: tuple[tuple[int, int], ...], engine_ref: str) 
         prompt_ids=taken.prompt_ids,
         engine_ref=engine_ref,
         cached_tokens=taken.cached,
-        fault=taken.fault,
-        experts=taken.experts,
+        fault=fault,
+        routes=routes,
     )
