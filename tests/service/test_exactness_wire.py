@@ -90,11 +90,15 @@ async def test_a_stream_is_the_same_reply(wire: Wire) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_completions(wire: Wire, stream: bool) -> None:
     asked = {"prompt": [1, 2, 3], "max_tokens": 500, "logprobs": 1, "return_token_ids": True, "stream": stream}
-    reply = await wire.post("/v1/completions", **asked)
-    (made,), choice = wire.engine.made, (reply[0] if stream else reply)["choices"][0]
-    assert (choice["prompt_token_ids"], choice["token_ids"]) == ([1, 2, 3], ids_list(made.sampled))
-    assert choice["logprobs"]["token_logprobs"] == floats_array(made.logprobs).tolist()
-    assert (choice["finish_reason"], made.form) == ("stop", "ids")
+    replies = await wire.post("/v1/completions", **asked)
+    (made,) = wire.engine.made
+    choices = [c for reply in (replies if stream else [replies]) for c in reply["choices"]]
+    assert len(choices) == (len(ids_list(made.sampled)) if stream else 1)
+    assert choices[0]["prompt_token_ids"] == [1, 2, 3]
+    assert [t for c in choices for t in c["token_ids"]] == ids_list(made.sampled)
+    told = [value for c in choices for value in c["logprobs"]["token_logprobs"]]
+    assert told == floats_array(made.logprobs).tolist()
+    assert (choices[-1]["finish_reason"], made.form) == ("stop", "ids")
 
 
 async def test_a_completion_without_a_limit_is_short(wire: Wire) -> None:
@@ -105,15 +109,21 @@ async def test_a_completion_without_a_limit_is_short(wire: Wire) -> None:
     assert made.prompt == wire.engine.model.encode("Hello")
 
 
-async def test_generate(wire: Wire) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_generate(wire: Wire, stream: bool) -> None:
     sampling = {"max_tokens": 500, "logprobs": 0}
-    reply = await wire.post("/inference/v1/generate", token_ids=[5, 6], sampling_params=sampling, return_token_ids=True)
-    (made,), (choice,) = wire.engine.made, reply["choices"]
-    assert (reply["prompt_token_ids"], choice["token_ids"]) == ([5, 6], ids_list(made.sampled))
-    rows = choice["logprobs"]["content"]
-    assert [row["token_id"] for row in rows] == choice["token_ids"]
-    assert rows[0]["token"] == f"token_id:{choice['token_ids'][0]}"
-    assert choice["weight_versions"] == [{"version": "default", "start": 0, "end": len(rows)}]
+    asked = {"token_ids": [5, 6], "sampling_params": sampling, "return_token_ids": True, "stream": stream}
+    replies = await wire.post("/inference/v1/generate", **asked)
+    (made,), told = wire.engine.made, replies if stream else [replies]
+    choices = [c for reply in told for c in reply["choices"]]
+    sampled = [t for c in choices for t in c["token_ids"]]
+    assert (told[0]["prompt_token_ids"], sampled) == ([5, 6], ids_list(made.sampled))
+    rows = [row for c in choices for row in c["logprobs"]["content"]]
+    assert [row["token_id"] for row in rows] == sampled
+    assert [row["logprob"] for row in rows] == floats_array(made.logprobs).tolist()
+    assert rows[0]["token"] == f"token_id:{sampled[0]}"
+    assert choices[-1]["weight_versions"] == [{"version": "default", "start": 0, "end": len(rows)}]
+    assert told[-1]["usage"]["completion_tokens"] == len(sampled)
 
 
 async def test_sglang(wire: Wire) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tugline.cli import output
+from tugline.cli.progress import LINE_SECONDS
 from tugline.cli.wiring import PILOT
 from tugline.core.errors import ConfigError, TuglineError
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import httpx
 
     from tugline.testing.exactness.fake import FakeEngine
+    from tugline.testing.exactness.judge import Score
     from tugline.testing.exactness.subjects import Subject
     from tugline.testing.exactness.suite import Plan, Report
 
@@ -66,7 +69,7 @@ def register(app: typer.Typer) -> None:
 def exactness(
     url: Annotated[str | None, typer.Option(help="Gateway; {session} and {dialect} are filled in.")] = None,
     run: Annotated[Path | None, typer.Option(help="Run directory of a running tugline gateway, instead.")] = None,
-    engine_port: Annotated[int, typer.Option(help="Port of the fake engine; 0 = a free one.")] = 0,
+    engine_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the fake engine; 0 = a free one.")] = 0,
     dialects: Annotated[str | None, typer.Option(help="Of anthropic,chat,responses,gemini; default: all.")] = None,
     scenes: Annotated[str | None, typer.Option(help="Only these; see --list.")] = None,
     modes: Annotated[str | None, typer.Option(help="Of whole,streamed; default: both.")] = None,
@@ -77,13 +80,14 @@ def exactness(
     records: Annotated[str | None, typer.Option(help="URL of a session's records as JSON; {session}.")] = None,
     opener: Annotated[str | None, typer.Option("--open", help="URL to POST to for a new {session}.")] = None,
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
-    noncanonical: Annotated[float, typer.Option(help="Share of tokens sampled in another spelling.")] = 0.3,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for the gateway.")] = 60.0,
-    patience: Annotated[float, typer.Option(help="Seconds to wait for a reply.")] = 30.0,
+    noncanonical: Annotated[float, typer.Option(min=0, max=1, help="Share of tokens in another spelling.")] = 0.3,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the gateway.")] = 60.0,
+    patience: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a reply.")] = 30.0,
     list_: Annotated[bool, typer.Option("--list", help="Say what scenes there are.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """See HELP."""
+    from tugline.testing.exactness.reach import checked_url
     from tugline.testing.exactness.suite import MODES, Plan, known_scenes, make_engine
 
     if list_:
@@ -92,8 +96,9 @@ def exactness(
     try:
         if url is not None and run is not None:
             raise ConfigError("give --url or --run, not both", where="bench exactness")
-        if not 0.0 <= noncanonical <= 1.0:
-            raise ConfigError(f"{noncanonical} is outside [0, 1]", where="--noncanonical")
+        for flag, given in (("--url", url), ("--records", records), ("--open", opener)):
+            if given is not None:
+                checked_url(given, flag)
         usual = Plan.small() if quick else Plan()
         plan = Plan(_words(dialects) or usual.dialects, _words(scenes) or usual.scenes, _words(modes) or MODES)
         engine = make_engine(model or PILOT, seed=seed, noncanonical=noncanonical)
@@ -110,7 +115,7 @@ def _words(given: str | None) -> tuple[str, ...]:
 
 
 async def _test(engine: FakeEngine, target: Target, plan: Plan, *, quiet: bool) -> Report:
-    from tugline.testing.exactness.subjects import http_client, wait_for
+    from tugline.testing.exactness.reach import http_client, wait_for
     from tugline.testing.exactness.suite import fake_server, run_suite
 
     console = output.console()
@@ -142,23 +147,37 @@ async def _subject(
 
 
 class _Progress:
-    """Which session is played: one line that changes on a terminal, nothing elsewhere."""
+    """Which session is played, of how many: a line that changes on a terminal, elsewhere one now and then."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self._shown = not quiet and sys.stderr.isatty()
+        self._quiet = quiet
+        self._live = sys.stderr.isatty()
+        self._begun = self._last = time.monotonic()
 
     def __enter__(self) -> Callable[[str, int, int], None]:
         return self._say
 
     def _say(self, name: str, done: int, of: int) -> None:
-        if self._shown:
-            sys.stderr.write(f"\r\x1b[2K{done + 1}/{of} {name}")
-            sys.stderr.flush()
+        now = time.monotonic()
+        if self._quiet or not (self._live or now - self._last > LINE_SECONDS):
+            return
+        self._last = now
+        full = _BAR * done // of
+        shown = f"[{'#' * full}{'.' * (_BAR - full)}] {done + 1}/{of} {name}"
+        sys.stderr.write(
+            f"\r\x1b[2K{shown}" if self._live else f"[{now - self._begun:5.0f} s] {done + 1}/{of} {name}\n"
+        )
+        sys.stderr.flush()
 
     def __exit__(self, *_why: object) -> None:
-        if self._shown:
+        if self._live and not self._quiet:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
+
+
+_BAR = 20
+"""Characters of the progress bar."""
+_NAMES = ("exact", "continuous", "format", "meaning")
 
 
 def text(report: Report) -> str:
@@ -171,19 +190,19 @@ def text(report: Report) -> str:
     for dialect, verdict in report.verdicts.items():
         if not verdict.served:
             rows.append([dialect, "not served", *("" for _ in PROMISES)])
+            examples.append(f"{dialect}, not served: {verdict.failures[0].message}")
             continue
-        cells = [dialect, f"{verdict.answered}/{verdict.calls}"]
+        cells = [_cell(verdict.scores[promise]) for promise in PROMISES]
+        rows.append([dialect, f"{verdict.answered}/{verdict.calls}", *cells])
         for promise in PROMISES:
-            score = verdict.scores[promise]
-            cell = f"{score.held}/{score.of}" if score.of else score.why or "nothing to see"
-            cells.append(f"{cell} ({score.by_template} by the template)" if score.by_template else cell)
             broken = [f for f in verdict.findings if f.promise == promise]
             if broken:
                 scenes = sorted({f.scene for f in broken})
                 examples.append(f"{dialect} {promise}: {broken[0].text()}\n    in: {', '.join(scenes)}")
         if verdict.failures:
             examples.append(f"{dialect}, no reply: {verdict.failures[0].text()}")
-        rows.append(cells)
+    if report.verdicts and not any(v.served for v in report.verdicts.values()):
+        examples.append("no API is served there: is the path of the URL right?")
     widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     prompts = ", ".join(f"{n} as {form}" for form, n in sorted(report.forms.items()))
@@ -192,4 +211,11 @@ def text(report: Report) -> str:
     return output.printable("\n".join([*lines, *([""] if examples else []), *examples, *tail, *notes]))
 
 
-_NAMES = ("exact", "continuous", "format", "meaning")
+def _cell(score: Score) -> str:
+    if score.none:
+        return f"not kept: {score.none}"
+    if not score.of:
+        return score.why or "nothing to see"
+    parts = [(score.by_template, "by the template"), (score.by_harness, "by the harness")]
+    told = ", ".join(f"{n} {what}" for n, what in parts if n)
+    return f"{score.held}/{score.of}{f' ({told})' if told else ''}"

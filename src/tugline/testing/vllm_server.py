@@ -15,6 +15,7 @@ from tugline.core.contracts import Engine, Sample
 from tugline.core.routes import Routes, write_npy
 from tugline.core.turn import Sampling
 from tugline.engines import LiveWeights, Scorer
+from tugline.testing import vllm_shapes as shapes
 from tugline.testing.engine_server import (
     EngineServer,
     Fault,
@@ -92,14 +93,13 @@ class VllmServer(EngineServer):
                 return "", None
             case "GET", "/v1/models":
                 root = str(self.inner.info.model_dir)
-                card = {"id": "served", "object": "model", "root": root, "max_model_len": self.inner.info.context}
-                return {"object": "list", "data": [card]}, None
+                return shapes.models("served", root, self.inner.info.context), None
             case "GET", "/metrics":
                 return self._metrics(), None
             case "POST", "/tokenize":
                 asked = known(body, frozenset(["model", "prompt", "add_special_tokens"]))
                 found = spelled(self.inner, asked["prompt"])
-                return {"count": len(found), "max_model_len": 0, "tokens": found, "token_strs": None}, None
+                return shapes.tokenized(found, self.inner.info.context), None
             case "POST", "/inference/v1/generate":
                 return await self._generate(known(body, GENERATE))
             case "POST", "/v1/completions":
@@ -165,19 +165,10 @@ class VllmServer(EngineServer):
         if params.get("logprobs") is not None and fault != "no_logprobs":
             content = [self._entry(t, v, params) for t, v in zip(told, values, strict=False)]
         spans = None if fault == "no_versions" else self._spans(sample)
-        choice = {
-            "index": 0,
-            "finish_reason": None if fault == "no_finish" else sample.finish,
-            "stop_reason": None,
-            "token_ids": said,
-            "routed_experts": self._routed(prompt, sample, params, fault),
-            "sampling_mask": None,
-            "weight_versions": spans,
-            "logprobs": None if content is None else {"content": content},
-        }
-        reply: dict[str, Any] = {"request_id": asked["request_id"], "output_mode": "tokens", "choices": [choice]}
-        if asked.get("return_token_ids"):
-            reply["prompt_token_ids"] = prompt_of(prompt, fault)
+        choice = shapes.generate_choice(said, None if fault == "no_finish" else sample.finish, content, spans)
+        choice["routed_experts"] = self._routed(prompt, sample, params, fault)
+        echo = prompt_of(prompt, fault) if asked.get("return_token_ids") else None
+        reply = shapes.generated(asked["request_id"], echo, choice)
         if params.get("prompt_logprobs") is not None:
             scores = [-1.5] * len(prompt)
             if isinstance(self.inner, Scorer):
@@ -185,9 +176,7 @@ class VllmServer(EngineServer):
             pairs = list(zip(prompt, scores, strict=True))
             reply["prompt_logprobs"] = [None] + [{str(t): {"logprob": value, "rank": 1}} for t, value in pairs[1:]]
         usage = self._usage(prompt, sample, fault)
-        if asked.get("stream"):
-            return self._events(reply, choice, usage), fault
-        return reply | {"usage": usage}, fault
+        return shapes.generate_events(reply, usage) if asked.get("stream") else reply | {"usage": usage}, fault
 
     def _routed(self, prompt: list[int], sample: Sample, asked: dict[str, Any], fault: Fault | None) -> str | None:
         if self.now.experts is None:
@@ -205,63 +194,24 @@ class VllmServer(EngineServer):
         runs = sample.version_runs if isinstance(self.inner, LiveWeights) and self._weights is not None else ()
         starts = [(str(version), start) for start, version in runs] or [(self.now.version, 0)]
         ends = [start for _, start in starts[1:]] + [count(sample.ids)]
-        return [{"version": v, "start": s, "end": e} for (v, s), e in zip(starts, ends, strict=True)]
-
-    def _events(self, reply: dict[str, Any], choice: dict[str, Any], usage: dict[str, Any]) -> list[Any]:
-        """As many events as tokens, then one with the usage."""
-        said, content = choice["token_ids"], (choice["logprobs"] or {}).get("content")
-        events = []
-        for at in range(max(1, len(said))):
-            last = at >= len(said) - 1
-            part = choice | {
-                "token_ids": said[at : at + 1],
-                "logprobs": None if content is None else {"content": content[at : at + 1]},
-                "finish_reason": choice["finish_reason"] if last else None,
-                "weight_versions": choice["weight_versions"] if last else None,
-                "routed_experts": choice["routed_experts"] if last else None,
-            }
-            event: dict[str, Any] = {"request_id": reply["request_id"], "usage": None, "choices": [part]}
-            if at == 0 and "prompt_token_ids" in reply:
-                event["prompt_token_ids"] = reply["prompt_token_ids"]
-            events.append(event)
-        return [*events, {"request_id": reply["request_id"], "choices": [], "usage": usage}]
+        return [shapes.span(v, s, e) for (v, s), e in zip(starts, ends, strict=True)]
 
     def _entry(self, token: int, value: Any, params: dict[str, Any]) -> dict[str, Any]:
         """A token's log-probability, with a best one that moves with the temperature where such are reported."""
         best = -0.25 * (params["temperature"] if self.now.kind == "processed" else 1.0)
-        top = [{"token_id": token, "logprob": value, "rank": 2}]
-        if params["logprobs"] > 0:
-            top.append({"token_id": 0, "logprob": best, "rank": 1})
-        return {"token_id": token, "logprob": value, "rank": 2, "top_logprobs": top}
+        return shapes.entry(token, value, [(0, best)] if params["logprobs"] > 0 else ())
 
     async def _complete(self, asked: dict[str, Any]) -> tuple[Any, Fault | None]:
         prompt = valid_prompt(asked.get("prompt"), self.inner)
         sample, fault = await self._sample(f"cmpl-{asked['request_id']}-0", prompt, asked, asked)
-        choice: dict[str, Any] = {
-            "index": 0,
-            "text": "",
-            "logprobs": None if fault == "no_logprobs" else self._listed(sample, fault, asked),
-            "finish_reason": sample.finish,
-            "stop_reason": None,
-            "token_ids": ids_said(sample) if asked.get("return_token_ids") else None,
-            "prompt_token_ids": prompt_of(prompt, fault) if asked.get("return_token_ids") else None,
-            "routed_experts": self._routed(prompt, sample, asked, fault),
-        }
+        logprobs = None if fault == "no_logprobs" else self._listed(sample, fault, asked)
+        told = (ids_said(sample), prompt_of(prompt, fault)) if asked.get("return_token_ids") else None
+        choice = shapes.completion_choice("", sample.finish, logprobs, told)
+        choice["routed_experts"] = self._routed(prompt, sample, asked, fault)
         usage = self._usage(prompt, sample, fault)
-        if not asked.get("stream"):
-            return {"object": "text_completion", "choices": [choice], "usage": usage}, fault
-        said, values = choice["token_ids"], (choice["logprobs"] or {}).get("token_logprobs")
-        events: list[Any] = []
-        for at in range(max(1, len(said))):
-            part = choice | {
-                "token_ids": said[at : at + 1],
-                "logprobs": None if values is None else {"token_logprobs": values[at : at + 1]},
-                "finish_reason": choice["finish_reason"] if at >= len(said) - 1 else None,
-                "prompt_token_ids": None if at else choice["prompt_token_ids"],
-                "routed_experts": choice["routed_experts"] if at >= len(said) - 1 else None,
-            }
-            events.append({"object": "text_completion", "choices": [part]})
-        return [*events, {"object": "text_completion", "choices": [], "usage": usage}], fault
+        if asked.get("stream"):
+            return shapes.completion_events(choice, usage), fault
+        return {"object": "text_completion", "choices": [choice], "usage": usage}, fault
 
     def _listed(self, sample: Sample, fault: Fault | None, asked: dict[str, Any]) -> dict[str, Any]:
         best = -0.25 * (asked["temperature"] if self.now.kind == "processed" else 1.0)
@@ -287,13 +237,7 @@ class VllmServer(EngineServer):
 
     def _usage(self, prompt: list[int], sample: Sample, fault: Fault | None) -> dict[str, Any]:
         n = count(sample.ids) + (fault == "wrong_usage")
-        details = {"cached_tokens": sample.cached_tokens} if self.now.prompt_details else None
-        return {
-            "prompt_tokens": len(prompt),
-            "completion_tokens": n,
-            "total_tokens": len(prompt) + n,
-            "prompt_tokens_details": details,
-        }
+        return shapes.usage(len(prompt), n, sample.cached_tokens if self.now.prompt_details else None)
 
     async def _abort(self, asked: dict[str, Any]) -> Any:
         names = asked.get("request_ids")

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from tugline.testing.exactness.fake import FakeEngine
 from tugline.testing.exactness.judge import Finding, Verdict
-from tugline.testing.exactness.subjects import AnyGateway, Subject, TuglineGateway, http_client
+from tugline.testing.exactness.reach import http_client
+from tugline.testing.exactness.subjects import AnyGateway, Subject, TuglineGateway
 from tugline.testing.exactness.suite import Plan, Report, fake_server, run_suite
 
 __all__ = [

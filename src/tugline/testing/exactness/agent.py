@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import msgspec
 
-from tugline.core.errors import EngineError, describe
+from tugline.core.errors import EngineError, RunError, boundary
 from tugline.core.items import Assistant, System, Tool, ToolResult, UserText
 from tugline.engines.script import Step
 from tugline.testing.exactness.clients import Client
 from tugline.testing.exactness.fake import FakeEngine, Made
+from tugline.testing.exactness.reach import Got, not_json, refusal
+from tugline.testing.exactness.reach import ask as reach
 from tugline.testing.exactness.talk import Ask, Echo, Entry, Heard, Outgoing
 
 NOT_SERVED = (404, 405, 501)
@@ -113,18 +113,14 @@ class Agent:
         ask, before = self._ask(steps)
         status, heard, problem = 0, None, ""
         try:
-            async with asyncio.timeout(self.line.patience):
-                status, data = await self._send(self.client.write(ask), retry=retry)
+            url, got = await self._send(self.client.write(ask), self.line.patience, retry=retry)
+            status = got.status
             if status == 200:
-                heard = self.client.read(data, stream=self.stream)
+                heard, problem = self._read(got)
             else:
-                problem = f"HTTP {status}: {data[:200].decode('utf-8', 'replace')}"
-        except TimeoutError:
-            problem = f"no reply within {self.line.patience:g} s"
-        except (httpx.HTTPError, EngineError) as err:
-            problem = describe(err)
-        except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as err:
-            problem = f"the reply has a shape of its own: {describe(err)}"
+                problem = refusal("POST", url, got)
+        except RunError as err:
+            problem = err.message
         number = self._note(ask, before, heard=heard, problem=problem, status=status)
         if heard is None:
             raise Stopped
@@ -135,9 +131,8 @@ class Agent:
     async def leave(self, *steps: Step, after: float) -> None:
         """Ask, and be gone `after` seconds later, before the reply."""
         ask, before = self._ask(steps)
-        with contextlib.suppress(TimeoutError, httpx.HTTPError):
-            async with asyncio.timeout(after):
-                await self._send(self.client.write(ask))
+        with contextlib.suppress(RunError):
+            await self._send(self.client.write(ask), after)
         self._turns += 1
         self.moments.append(self._moment(ask, reached=self._numbers(before), cut=True))
 
@@ -146,15 +141,26 @@ class Agent:
         ask = Ask(tuple(self.talk), self.tools, self.stream, self.line.model, self.line.key)
         return ask, len(self.engine.made)
 
-    async def _send(self, out: Outgoing, *, retry: bool = False) -> tuple[int, bytes]:
+    async def _send(self, out: Outgoing, seconds: float, *, retry: bool = False) -> tuple[str, Got]:
         base = self.line.bases[self.client.name].rstrip("/")
         path = out.path.removeprefix("/v1") if base.endswith("/v1") else out.path
         path = out.path.removeprefix("/v1beta") if base.endswith("/v1beta") else path
         headers = {"content-type": "application/json", **out.headers}
         if self.client.name != "gemini":  # the SDKs of the other APIs number their attempts
             headers["x-stainless-retry-count"] = "1" if retry else "0"
-        async with self.http.stream("POST", base + path, content=out.body, headers=headers) as response:
-            return response.status_code, await response.aread()
+        url = base + path
+        return url, await reach(self.http, "POST", url, headers=headers, content=out.body, seconds=seconds)
+
+    def _read(self, got: Got) -> tuple[Heard | None, str]:
+        """(what was heard, why it was not)."""
+        page = not_json(got)
+        if page:
+            return None, page
+        try:
+            with boundary(EngineError, "the reply has a shape of its own"):
+                return self.client.read(got.data, stream=self.stream), ""
+        except EngineError as err:
+            return None, err.message
 
     def _note(self, ask: Ask, before: int, *, heard: Heard | None, problem: str, status: int) -> int | None:
         self._turns += 1

@@ -18,6 +18,7 @@ from tugline.core.columns import count, ids, ids_list, take
 from tugline.core.errors import BadRequest, TuglineError
 from tugline.core.items import Reply, ToolCall, Usage
 from tugline.dialects import DIALECTS
+from tugline.testing import vllm_shapes as shapes
 from tugline.testing.exactness import wire
 from tugline.testing.exactness.fake import CONTEXT, FakeEngine, Made, parsed_arguments
 from tugline.testing.exactness.talk import as_messages
@@ -45,7 +46,7 @@ def fake_app(engine: FakeEngine) -> Starlette:
         Route("/v1/messages", serve.in_dialect("anthropic"), methods=["POST"]),
         Route("/v1/responses", serve.in_dialect("responses"), methods=["POST"]),
     ]
-    quiet = ("/abort_requests", "/abort_request", "/pause", "/resume", "/reset_prefix_cache", "/flush_cache")
+    quiet = ("/inference/v1/abort_requests", "/abort_request", "/flush_cache")
     return Starlette(routes=[*routes, *(Route(path, serve.nothing, methods=["GET", "POST"]) for path in quiet)])
 
 
@@ -78,7 +79,7 @@ class _Served:
         return _json({})
 
     async def models(self, _request: Request) -> Response:
-        return _json(wire.models(self.engine.name, CONTEXT))
+        return _json(shapes.models(self.engine.name, self.engine.name, CONTEXT))
 
     async def version(self, _request: Request) -> Response:
         return _json({"version": "0.0.0+fake"})
@@ -88,7 +89,7 @@ class _Served:
 
     async def tokenize(self, body: dict[str, Any]) -> Response:
         prompt = self._messages(body) if "messages" in body else self.engine.model.encode(str(body.get("prompt", "")))
-        return _json({"count": count(prompt), "max_model_len": CONTEXT, "tokens": ids_list(prompt)})
+        return _json(shapes.tokenized(ids_list(prompt), CONTEXT))
 
     async def detokenize(self, body: dict[str, Any]) -> Response:
         return _json({"prompt": self.engine.decode(_ids(body.get("tokens"), "tokens"))})
@@ -115,15 +116,13 @@ class _Served:
         prompt = self.engine.model.encode(str(given)) if text else _ids(given, "prompt")
         limit = body.get("max_tokens") or COMPLETION_TOKENS
         made = await self._make(prompt, "/v1/completions", "text" if text else "ids", limit)
-        answer = wire.completion(made, body, self._model(body), self._words(made, specials=False))
-        return _events(wire.sse([answer])) if body.get("stream") else _json(answer)
+        return _answer(wire.completion(made, body, self._model(body), self._words(made, specials=False)))
 
     async def generate(self, body: dict[str, Any]) -> Response:
         sampling = body.get("sampling_params") or {}
         limit = sampling.get("max_tokens") or COMPLETION_TOKENS
         made = await self._make(_ids(body.get("token_ids"), "token_ids"), "/inference/v1/generate", "ids", limit)
-        answer = wire.generated(made, body, self._model(body))
-        return _events(wire.sse([answer])) if body.get("stream") else _json(answer)
+        return _answer(wire.generated(made, body, self._model(body)))
 
     async def sglang(self, body: dict[str, Any]) -> Response:
         limit = (body.get("sampling_params") or {}).get("max_new_tokens") or SGLANG_TOKENS
@@ -189,6 +188,10 @@ def _ids(given: object, path: str) -> Any:
 
 def _json(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _answer(value: dict[str, Any] | list[dict[str, Any]]) -> Response:
+    return _events(wire.sse(value)) if isinstance(value, list) else _json(value)
 
 
 def _events(parts: Iterable[bytes]) -> Response:

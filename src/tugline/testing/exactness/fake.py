@@ -98,7 +98,8 @@ class FakeEngine:
         bare = msgspec.structs.replace(step, reasoning="")
         one = msgspec.structs.replace(step, calls=step.calls[:1])
         fewer = (bare, one, msgspec.structs.replace(bare, calls=one.calls), msgspec.structs.replace(one, text=""))
-        for tried in (step, *fewer, msgspec.structs.replace(bare, calls=one.calls, text="")):
+        words = msgspec.structs.replace(bare, calls=(), text=step.text or "ok")
+        for tried in (step, *fewer, msgspec.structs.replace(bare, calls=one.calls, text=""), words):
             try:
                 spell(self.files.parser, tried)
             except ConfigError:

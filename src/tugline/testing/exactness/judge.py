@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -19,11 +20,13 @@ from tugline.core.items import Assistant, ToolResult, UserText
 from tugline.testing.exactness.agent import Moment
 from tugline.testing.exactness.fake import FakeEngine, Made
 from tugline.testing.exactness.prompts import Format, format_problem, out_of_place
-from tugline.testing.exactness.records import Kept, call_problem, of_reply, untrue
+from tugline.testing.exactness.records import EMPTY, Kept, call_problem, of_reply, untrue
 from tugline.testing.exactness.talk import Ask, Echo, Entry
 
 PROMISES = ("E", "C", "F", "S")
+NOTHING_LOST: Mapping[str, str] = MappingProxyType({})
 BY_TEMPLATE = "the template drops the reasoning of the turn before"
+BY_HARNESS = "the harness left out the reasoning of a turn before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,10 @@ class Score:
     by_template: int = 0
     """C only: of those that did not hold, where the template itself writes the turn without its reasoning: who follows
     it there keeps F and gives up C."""
+    by_harness: int = 0
+    """C only: where the harness did not send reasoning back that it had been given: who honours that gives up C."""
+    none: str = ""
+    """E only: the gateway keeps nothing to compare, and why. Not a wrong record, none."""
 
 
 @dataclass(slots=True)
@@ -77,15 +84,21 @@ class Judge:
     """Looks at the requests of all sessions."""
 
     def __init__(
-        self, engine: FakeEngine, moments: Sequence[Moment], records: Mapping[str, Sequence[Kept] | None]
+        self,
+        engine: FakeEngine,
+        moments: Sequence[Moment],
+        records: Mapping[str, Sequence[Kept] | None],
+        lost: Mapping[str, str] = NOTHING_LOST,
     ) -> None:
-        """`records`: by session; None = the gateway shows none."""
+        """`records`: by session; None = the gateway shows none. `lost`: why a session's could not be read."""
         self._engine = engine
         self._moments = moments
         self._records = records
+        self._lost = lost
         self._made: dict[int, Made] = {m.number: m for m in engine.made}
         self._format = Format(engine)
         self._asked: dict[int, Ask] = {}
+        self._heard = {m.generation: m.heard.said for m in moments if m.generation is not None and m.heard is not None}
         for moment in moments:
             for number in moment.reached:
                 self._asked[number] = moment.ask
@@ -106,6 +119,9 @@ class Judge:
             self._look(out, moment)
         if out.served:
             self._sessions(out, mine)
+        wrong = [f.message for f in out.findings if f.promise == "E"]
+        if out.scores["E"].of == len(wrong) > 0 and set(wrong) <= set(EMPTY):
+            out.scores["E"].none = " and ".join(sorted(set(wrong)))
         for promise, why in (("E", "no records to look at"), ("F", "this format's turns cannot be told apart")):
             if not out.scores[promise].of and out.answered:
                 out.scores[promise].why = why
@@ -129,21 +145,23 @@ class Judge:
             score = out.scores[promise]
             score.of += 1
             score.held += not problem
-            score.by_template += bool(problem) and problem.startswith(BY_TEMPLATE)
+            score.by_template += problem.startswith(BY_TEMPLATE)
+            score.by_harness += problem.startswith(BY_HARNESS)
             if problem:
                 out.findings.append(_finding(promise, moment, problem))
 
     # --------------------------------------------------------------------------------------------------------- E
 
-    def _kept(self, moment: Moment) -> Sequence[Kept] | None:
-        kept = self._records.get(moment.session)
-        if kept is None and moment.heard is not None and moment.heard.ids is not None:
-            return [of_reply(moment.heard.ids)]
-        return kept
-
     def _exact(self, moment: Moment, made: Made) -> str | None:
-        kept = self._kept(moment)
-        return None if kept is None else call_problem(made, kept)
+        if moment.session in self._lost:
+            return f"its records cannot be read: {self._lost[moment.session]}"
+        kept = self._records.get(moment.session)
+        if kept is not None:
+            return call_problem(made, kept)
+        if moment.heard is None or moment.heard.ids is None:
+            return None
+        told = [of_reply(moment.heard.ids)]
+        return call_problem(made, told) or untrue(told, self._engine.made)
 
     def _sessions(self, out: Verdict, mine: Sequence[Moment]) -> None:
         """What a session's records say beyond the replies that were received."""
@@ -171,15 +189,23 @@ class Judge:
         at, start = common_prefix(made.prompt, full), count(parent.prompt)
         where = f"prompt token {at}" if at < start else f"sampled token {at - start} of {count(parent.sampled)}"
         shown = self._format.shown(take(full, 0), made.prompt)
-        reason = BY_TEMPLATE if self._dropped_by_template(moment.ask, parent) else "does not go on from the turn before"
+        reason = "does not go on from the turn before"
+        if self._dropped_by_template(moment.ask, parent):
+            reason = BY_TEMPLATE
+        elif self._dropped_by_harness(moment.ask):
+            reason = BY_HARNESS
         return f"{reason}: differs from {where} on, {shown}"
 
     def _dropped_by_template(self, ask: Ask, parent: Made) -> bool:
         """The harness sends the last turn's reasoning and the template writes the turn without it."""
         last = next(e for e in reversed(ask.talk) if isinstance(e, Echo))
         thought = (last.said.reasoning or "").strip()
-        wanted = self._format.expected(ask) if self._format.known and thought else []
-        return any(split.bodies and thought not in self._format.decode(split.bodies[-1]) for split in wanted[:1])
+        return any(thought not in self._format.decode(want) for want in self._format.expected(ask)[:1] if thought)
+
+    def _dropped_by_harness(self, ask: Ask) -> bool:
+        """Reasoning that the harness was given is not in what it sends."""
+        echoes = [e for e in ask.talk if isinstance(e, Echo) and e.of in self._heard and e.meaning]
+        return any(self._heard[e.of].reasoning and not e.said.reasoning for e in echoes if e.of is not None)
 
     def _parent(self, ask: Ask) -> Made | None:
         """The generation that the last model turn of a conversation is, when all in front of it is as it was."""
@@ -203,29 +229,18 @@ class Judge:
 
     def _meaning(self, moment: Moment, made: Made) -> str:
         return (
-            self._read_by_model(moment, made)
+            self._read_by_model(moment.ask, made)
             or (self._forged(moment, made) if moment.hostile else "")
             or _read_by_harness(moment, made)
         )
 
-    def _read_by_model(self, moment: Moment, made: Made) -> str:
-        text = self._engine.decode(made.prompt)
-        missing = out_of_place(text, moment.ask.talk)
-        if missing:
-            return missing
-        for one in moment.ask.tools:
-            if f'"{one.name}"' not in text and one.name not in text:
-                return f"the model is not told of the tool {one.name!r}"
-        for echo in (e for e in moment.ask.talk if isinstance(e, Echo)):
-            if echo.of is None and (echo.said.text or "") not in text:
-                return f"the model does not read the turn that the harness wrote, {echo.said.text!r}"
-            for word in echo.new:
-                if word not in text:
-                    return f"the harness changed a turn; the model does not read its words {word!r}"
-            for word in echo.gone:
-                if word in text:
-                    return f"the harness changed a turn; the model still reads {word!r}"
-        return ""
+    def _read_by_model(self, ask: Ask, made: Made) -> str:
+        """What the model does not read. What the template itself never shows cannot be asked of a gateway."""
+        decode = self._engine.decode
+        problem = _unread(decode(made.prompt), ask)
+        wanted = self._format.expected(ask) if problem else []
+        shows_less = bool(wanted) and all(_unread(decode(want), ask) for want in wanted)
+        return "" if shows_less else problem
 
     def _forged(self, moment: Moment, made: Made) -> str:
         """Control tokens beyond those of the same conversation with harmless words."""
@@ -234,11 +249,30 @@ class Judge:
             for e in moment.ask.talk
         )
         wanted = self._format.expected(replace(moment.ask, talk=plain))
-        most = max((sum(self._format.controls(c) for c in (*s.outside, *s.bodies)) for s in wanted), default=None)
+        most = max((self._format.controls(want) for want in wanted), default=None)
         have = self._format.controls(made.prompt)
         if most is None or have <= most:
             return ""
         return f"words of a tool's result became {have - most} control tokens"
+
+
+def _unread(text: str, ask: Ask) -> str:
+    missing = out_of_place(text, ask.talk)
+    if missing:
+        return missing
+    for one in ask.tools:
+        if one.name not in text:
+            return f"the model is not told of the tool {one.name!r}"
+    for echo in (e for e in ask.talk if isinstance(e, Echo)):
+        if echo.of is None and (echo.said.text or "") not in text:
+            return f"the model does not read the turn that the harness wrote, {echo.said.text!r}"
+        for word in echo.new:
+            if word not in text:
+                return f"the harness changed a turn; the model does not read its words {word!r}"
+        for word in echo.gone:
+            if word in text:
+                return f"the harness changed a turn; the model still reads {word!r}"
+    return ""
 
 
 def _read_by_harness(moment: Moment, made: Made) -> str:
@@ -247,6 +281,9 @@ def _read_by_harness(moment: Moment, made: Made) -> str:
         return ""
     if (heard.said.text or "") != (said.text or ""):
         return f"the model said {(said.text or '')[:80]!r}, the harness reads {(heard.said.text or '')[:80]!r}"
+    if (heard.said.reasoning or "").strip() != (said.reasoning or "").strip():
+        thought, shown = (r.strip()[:80] for r in (said.reasoning or "", heard.said.reasoning or ""))
+        return f"the model thought {thought!r}, the harness reads {shown!r}"
     ours, theirs = _calls(said), _calls(heard.said)
     if ours != theirs:
         return f"the model called {ours!r}, the harness reads {theirs!r}"[:300]

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from tugline.core.columns import Ids, common_prefix, count, ids, ids_list
+from tugline.core.columns import Ids, common_prefix, concat, count, ids, ids_list, take
 from tugline.core.errors import BadRequest
 from tugline.core.items import System, ToolResult, UserText
+from tugline.testing.exactness.alignment import Alignment
 from tugline.testing.exactness.fake import FakeEngine, Made, parsed_arguments
 from tugline.testing.exactness.talk import Ask, Echo, Entry, as_messages, function_of
 
 _SHOWN = 60
 """Characters of a difference that a finding shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A prompt, cut at its assistant turns. `outside` has one piece more than `bodies`."""
-
-    outside: tuple[Ids, ...]
-    bodies: tuple[Ids, ...]
-    """From behind the header to the stop token, which is not in it."""
 
 
 class Format:
@@ -34,81 +25,77 @@ class Format:
     def __init__(self, engine: FakeEngine) -> None:
         """Raises BadRequest when the template cannot render a plain question."""
         self._engine = engine
-        plain = [{"role": "user", "content": "zQplainQz"}]
-        whole = engine.template.render(plain, None)
-        without = engine.template.render(plain, None, generation=False)
-        prompt = whole.removeprefix(without)
-        opener = engine.reasoning()[0]
-        header = prompt.partition(opener)[0] if opener and opener in prompt else prompt
-        self._header = ids_list(engine.model.encode(header))
-        self._opened = ids(ids_list(engine.model.encode(prompt))[len(self._header) :])
-        self._stops = frozenset(engine.files.stop_ids)
+        self.header, self.opened = self._generation_prompt()
         self._controls = engine.model.controls
-        self.known = bool(self._header) and self._tells_turns()
+        closing = self._closing()
+        self.closings = frozenset(engine.files.stop_ids) | ({closing} if closing is not None else frozenset())
+        """Tokens behind which an assistant turn is over."""
+        self.known = closing is not None and bool(self.header) and self._in_order()
         """Whether assistant turns can be told from the rest."""
 
-    def _tells_turns(self) -> bool:
-        """Try it: a call, its result, a text. Formats that begin or end turns in several ways fail."""
+    def _generation_prompt(self) -> tuple[Ids, Ids]:
+        """What stands in front of an assistant turn: its header, and what the generation prompt opens besides."""
+        plain = [{"role": "user", "content": "zQplainQz"}]
+        whole = self._engine.template.render(plain, None)
+        prompt = whole.removeprefix(self._engine.template.render(plain, None, generation=False))
+        opener = self._engine.reasoning()[0]
+        header = self._encoded(prompt.partition(opener)[0] if opener and opener in prompt else prompt)
+        return header, take(self._encoded(prompt), count(header))
+
+    def _closing(self) -> int | None:
+        """The token that the template writes behind a turn of text; None: none that is always the same."""
+        word = "zQtextQz"
+        talk = [{"role": r, "content": c} for r, c in (("user", "x"), ("assistant", word), ("user", "z"))]
+        try:
+            behind = self._engine.template.render(talk, None).partition(word)[2]
+        except BadRequest:
+            return None
+        first = ids_list(self._encoded(behind))[:1]
+        return first[0] if first and first[0] in self._controls else None
+
+    def _in_order(self) -> bool:
+        """Whether the template writes a turn in one piece and in its place. Some write a turn's words behind the
+        results of its calls. Templates without tools cannot fail here."""
         call = {"id": "call00000", "type": "function", "function": {"name": "zQcallQz", "arguments": {"command": "x"}}}
         talk = [
             {"role": "user", "content": "x"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "call00000", "name": "zQcallQz", "content": "y"},
+            {"role": "assistant", "content": "zQsaidQz", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call00000", "name": "zQcallQz", "content": "zQdoneQz"},
             {"role": "assistant", "content": "zQtextQz"},
-            {"role": "user", "content": "z"},
+            {"role": "user", "content": "zQthanksQz"},
         ]
         try:
             text = self._engine.template.render(talk, None)
         except BadRequest:
-            return False
-        bodies = [self.decode(body) for body in self.split(self._engine.model.encode(text)).bodies]
-        return len(bodies) == 2 and "zQcallQz" in bodies[0] and "zQtextQz" in bodies[1]
+            return True
+        words = ("zQsaidQz", "zQcallQz", "zQdoneQz", "zQtextQz", "zQthanksQz")
+        places = [text.find(word) for word in words if word in text]
+        return places == sorted(places)
 
-    def own(self, sampled: Ids) -> tuple[Ids, Ids]:
-        """How a sample stands in later prompts: as it is, and behind what the generation prompt had opened."""
-        bare = self.without_stop(sampled)
-        return bare, Ids(bytes(self._opened) + bytes(bare))
+    def _encoded(self, text: str) -> Ids:
+        return self._engine.model.encode(text)
 
-    def split(self, prompt: Ids) -> Split:
-        """Cut at every assistant header; the last one, of the generation prompt, opens no body."""
-        column, header = ids_list(prompt), self._header
-        outside: list[Ids] = []
-        bodies: list[Ids] = []
-        if not header:
-            return Split((prompt,), ())
-        at, n = 0, 0
-        while n < len(column):
-            if column[n : n + len(header)] != header:
-                n += 1
-                continue
-            begin = n + len(header)
-            end = next((i for i in range(begin, len(column)) if column[i] in self._stops), None)
-            if end is None:
-                break
-            outside.append(ids(column[at:begin]))
-            bodies.append(ids(column[begin:end]))
-            at = n = end
-        return Split((*outside, ids(column[at:])), tuple(bodies))
-
-    def expected(self, ask: Ask, spelling: int = 0) -> list[Split]:
+    def expected(self, ask: Ask, spelling: int = 0) -> list[Ids]:
         """What the template gives for the conversation as the harness tells it: with call arguments as objects, as
         text, as the compact text that an object is sent as; and with results as objects, which some APIs have. Empty
         when the template refuses it. `spelling`: of the tools, one of SPELLINGS."""
         messages = as_messages(ask.talk)
         tools = [SPELLINGS[spelling](function_of(tool)) for tool in ask.tools] or None
-        found: list[Split] = []
+        found: list[Ids] = []
         for form in (parsed_arguments, list, compact_arguments, result_objects):
             try:
-                text = self._engine.template.render(list(form(messages)), tools)
+                prompt = self._encoded(self._engine.template.render(list(form(messages)), tools))
             except BadRequest:
                 continue
-            found.append(self.split(self._engine.model.encode(text)))
+            found += [prompt] if prompt not in found else []
         return found
 
-    def without_stop(self, sampled: Ids) -> Ids:
-        """A sample without the stop token at its end."""
+    def own(self, sampled: Ids) -> tuple[Ids, ...]:
+        """How a sample stands in later prompts: as it is, with and without its stop token, and behind what the
+        generation prompt had opened."""
         column = ids_list(sampled)
-        return ids(column[:-1]) if column and column[-1] in self._stops else sampled
+        bare = ids(column[:-1]) if column and column[-1] in self._engine.files.stop_ids else sampled
+        return bare, concat([self.opened, bare]), sampled, concat([self.opened, sampled])
 
     def decode(self, column: Ids) -> str:
         """Text with control tokens shown."""
@@ -117,6 +104,13 @@ class Format:
     def controls(self, column: Ids) -> int:
         """How many ids are control tokens."""
         return sum(token in self._controls for token in ids_list(column))
+
+    def is_one_turn(self, column: Ids) -> bool:
+        """Whether ids can be the body of one assistant turn: nothing in them ends it, but for another message of the
+        same turn behind it."""
+        text, header = ids_list(column), ids_list(self.header)
+        ends = [n for n, token in enumerate(text) if token in self.closings]
+        return all(text[n + 1 : n + 1 + len(header)] == header for n in ends)
 
     def shown(self, ours: Ids, theirs: Ids) -> str:
         """Where two columns part, in words."""
@@ -175,18 +169,18 @@ def format_problem(shape: Format, ask: Ask, made: Made, sampled: dict[int, Made]
         return ""
     if text_only:
         given = shape.decode(made.prompt)
-        texts = [shape.decode(_joined(split)) for split in wanted]
+        texts = [shape.decode(want) for want in wanted]
         return "" if given in texts or not out_of_place(given, ask.talk) else _first_text(given, texts[0])
-    have = shape.split(made.prompt)
-    echoes = [e for e in ask.talk if isinstance(e, Echo)]
-    problems = [_difference(shape, have, split, echoes, sampled) for split in wanted]
-    if all(split.outside[0] != have.outside[0] for split in wanted):
-        for spelling in range(1, len(SPELLINGS) if ask.tools else 0):
-            other = shape.expected(ask, spelling)
-            if any(split.outside[0] == have.outside[0] for split in other):
-                problems += [_difference(shape, have, split, echoes, sampled) for split in other]
-                break
-    return "" if "" in problems else problems[0]
+    turns = [e for e in ask.talk if isinstance(e, Echo)]
+    origins = [None if e.of is None else sampled.get(e.of) for e in turns]
+    reached: list[tuple[int, str]] = []
+    for spelling in range(len(SPELLINGS) if ask.tools else 1):
+        for want in wanted if not spelling else shape.expected(ask, spelling):
+            far, problem = Alignment(shape, want, made.prompt, origins).problem()
+            if not problem:
+                return ""
+            reached.append((far, problem))
+    return max(reached, key=lambda found: found[0])[1]
 
 
 def out_of_place(text: str, talk: Sequence[Entry]) -> str:
@@ -216,41 +210,6 @@ def _escaped(word: str) -> str:
     return json.dumps(word, ensure_ascii=False)[1:-1]
 
 
-def _joined(split: Split) -> Ids:
-    parts = [bytes(split.outside[0])]
-    for body, outside in zip(split.bodies, split.outside[1:], strict=True):
-        parts += [bytes(body), bytes(outside)]
-    return Ids(b"".join(parts))
-
-
 def _first_text(given: str, wanted: str) -> str:
     at = next((n for n, (a, b) in enumerate(zip(given, wanted, strict=False)) if a != b), min(len(given), len(wanted)))
     return f"at character {at}: {given[at : at + _SHOWN]!r} instead of {wanted[at : at + _SHOWN]!r}"
-
-
-def _difference(shape: Format, have: Split, want: Split, echoes: list[Echo], sampled: dict[int, Made]) -> str:
-    if len(have.bodies) != len(want.bodies):
-        return f"{len(have.bodies)} assistant turns instead of {len(want.bodies)}"
-    for n, (ours, theirs) in enumerate(zip(want.outside, have.outside, strict=True)):
-        if ours != theirs:
-            where = "before the first assistant turn" if n == 0 else f"behind assistant turn {n}"
-            return f"{where}, {shape.shown(ours, theirs)}"
-    for n, (ours, theirs) in enumerate(zip(want.bodies, have.bodies, strict=True)):
-        number = echoes[n].of if n < len(echoes) else None
-        origin = None if number is None else sampled.get(number)
-        if theirs != ours and not (origin is not None and _stands_for(shape, theirs, origin)):
-            shown = shape.shown(ours, theirs)
-            return f"assistant turn {n + 1} is neither as sampled nor as the template writes it, {shown}"
-    return ""
-
-
-def _stands_for(shape: Format, body: Ids, origin: Made) -> bool:
-    """Whether a turn's body is the sample; a sample that was cut may have closing marks behind it."""
-    for own in shape.own(origin.sampled):
-        if body == own:
-            return True
-        if origin.finish == "length" and body.startswith(own):
-            rest = ids(ids_list(body)[count(own) :])
-            if shape.controls(rest) == count(rest) or not shape.decode(rest).strip():
-                return True
-    return False

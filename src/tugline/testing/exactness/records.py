@@ -14,6 +14,9 @@ from tugline.testing.exactness.talk import ReplyIds
 
 CLOSE = 1e-4
 """Nats by which a log-probability may differ from what the engine said: records may round."""
+NOTHING, NO_IDS_KEPT = "nothing is recorded", "the record has no ids"
+EMPTY = (NOTHING, NO_IDS_KEPT)
+"""Problems of who keeps nothing to compare."""
 _PROMPT = ("prompt_token_ids", "prompt_ids", "input_ids")
 _SAMPLED = ("completion_token_ids", "completion_ids", "response_ids", "response_token_ids", "output_ids", "token_ids")
 _LOGPROBS = ("completion_logprobs", "response_logprobs", "output_logprobs", "logprobs")
@@ -109,7 +112,7 @@ def _numbers(value: object) -> bool:
 def call_problem(made: Made, kept: Sequence[Kept]) -> str:
     """Why a generation that a harness received is not in the records as it was, or ""."""
     if not kept:
-        return "nothing is recorded"
+        return NOTHING
     holding = [k for k in kept if _holds(k, made)]
     if not holding:
         return _nearest(made, kept)
@@ -142,7 +145,7 @@ def _holds(kept: Kept, made: Made) -> bool:
 def _nearest(made: Made, kept: Sequence[Kept]) -> str:
     full = made.full
     if not any(k.ids for k in kept):
-        return "the record has no ids"
+        return NO_IDS_KEPT
     if all(k.ids and all(k.mask) for k in kept):
         return "the record has sampled ids and no prompt ids"
     best = max(kept, key=lambda k: common_prefix(k.ids, full))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,11 +11,12 @@ from typing import Any, Protocol
 import httpx
 import msgspec
 
-from tugline.core.errors import RunError, describe
+from tugline.core.errors import RunError, boundary
 from tugline.core.trace import Trace
 from tugline.rollout.control_client import ControlClient
 from tugline.testing.exactness.agent import Line
 from tugline.testing.exactness.clients import CLIENTS
+from tugline.testing.exactness.reach import ask, not_json, refusal
 from tugline.testing.exactness.records import Kept, harvest, of_trace
 
 RECORD_TRIES = 5
@@ -65,7 +65,9 @@ class AnyGateway:
         url = self.records.replace("{session}", self._names[session])
         found: list[Kept] = []
         for _ in range(RECORD_TRIES):
-            found = list(harvest(await self._json("GET", url)))
+            told = await self._json("GET", url, self._names[session])
+            with boundary(RunError, f"{url}: records of a shape of their own"):
+                found = list(harvest(told))
             if found:
                 break
             await asyncio.sleep(0.1)
@@ -78,13 +80,15 @@ class AnyGateway:
             raise RunError(f"{url} gave no session_id: {reply!r}"[:300])
         return name
 
-    async def _json(self, method: str, url: str) -> Any:
+    async def _json(self, method: str, url: str, name: str = "") -> Any:
+        headers = {"authorization": f"Bearer {self.key.replace('{session}', name)}"}
+        got = await ask(self.http, method, url, headers=headers, seconds=self.patience)
+        if not 200 <= got.status < 300:
+            raise RunError(refusal(method, url, got))
         try:
-            response = await self.http.request(method, url, headers={"authorization": f"Bearer {self.key}"})
-            response.raise_for_status()
-            return msgspec.json.decode(response.content)
-        except (httpx.HTTPError, msgspec.DecodeError) as err:
-            raise RunError(f"{method} {url}: {describe(err)}") from err
+            return msgspec.json.decode(got.data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as err:
+            raise RunError(f"{method} {url}: {not_json(got) or f'no JSON: {err}'}") from err
 
 
 class TuglineGateway:
@@ -131,29 +135,3 @@ class TuglineGateway:
 def rows(traces: Sequence[Trace]) -> list[Kept]:
     """Rows of ours."""
     return [of_trace(trace) for trace in traces]
-
-
-@asynccontextmanager
-async def http_client() -> AsyncIterator[httpx.AsyncClient]:
-    """No proxy of the environment stands between the suite and a gateway given by address."""
-    limits = httpx.Limits(max_keepalive_connections=8)
-    async with httpx.AsyncClient(timeout=None, trust_env=False, limits=limits) as client:
-        yield client
-
-
-async def wait_for(http: httpx.AsyncClient, url: str, seconds: float) -> None:
-    """Until somebody answers at a URL, whatever he says. Raises RunError."""
-    base = url.replace("{session}", "none").replace("{dialect}", "chat")
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    while True:
-        try:
-            await http.get(base, timeout=5.0)
-        except httpx.InvalidURL as err:
-            raise RunError(f"{url!r} is no URL: {err}") from err
-        except httpx.HTTPError as err:
-            if loop.time() >= end:
-                raise RunError(f"nobody answers at {base} ({describe(err)})") from err
-            await asyncio.sleep(0.3)
-        else:
-            return

@@ -23,8 +23,10 @@ from tugline.testing.exactness.scenes import SCENES
 from tugline.testing.exactness.subjects import Subject
 
 MODES = ("whole", "streamed")
-_REFUSED = 2
-"""Sessions after which an API that was never served is taken for absent."""
+_REFUSED = 3
+"""First sessions of an API after which it is given up when none of them had a usable reply."""
+_SILENT = 2
+"""Sessions in a row without a whole reply of any kind after which a gateway is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,9 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         scenes = sorted({f.scene for f in broken})
         promises[promise] = {"kept": kept, "held": score.held, "of": score.of, "first": first, "scenes": scenes}
         if promise == "C":
-            promises[promise]["by_template"] = score.by_template
+            promises[promise] |= {"by_template": score.by_template, "by_harness": score.by_harness}
+        if score.none or not score.of:
+            promises[promise]["why"] = score.none or score.why
     return {
         "served": verdict.served,
         "ok": verdict.ok,
@@ -136,31 +140,59 @@ async def run_suite(
     """Play everything, then judge. Raises TuglineError when the gateway cannot be talked to at all."""
     moments: list[Moment] = []
     records: dict[str, Sequence[Kept] | None] = {}
+    lost: dict[str, str] = {}
     report = Report()
+    begun = len(engine.made)  # a driver that starts up may have looked at what the engine can do
     games = [(d, s, m) for d in plan.dialects for s in plan.scenes for m in plan.modes]
     for done, (dialect, scene, mode) in enumerate(games):
+        if _fell_silent(moments):
+            report.notes.append(f"given up after {done} of {len(games)} sessions: no whole reply any more")
+            break
+        if _refused(moments, dialect):
+            continue
         name = f"exactness-{dialect}-{scene}-{mode}".replace("_", "-")
         say(name.removeprefix("exactness-"), done, len(games))
-        mine = [m for m in moments if m.dialect == dialect]
-        if len({m.session for m in mine}) >= _REFUSED and not any(m.served for m in mine):
-            continue
         await _play((engine, subject, http), (dialect, scene, mode), name, moments)
         try:
             records[name] = await subject.close(name)
         except TuglineError as err:
-            records[name] = None
-            report.notes.append(f"{name}: {err.message}")
+            lost[name] = err.message
         report.sessions += 1
+    report.notes += [f"records of {len(lost)} sessions cannot be read: {why}" for why in [*lost.values()][:1]]
+    report.notes += [
+        f"{d}: given up after {_REFUSED} sessions without a usable reply" for d in plan.dialects if _refused(moments, d)
+    ]
     engine.plan()
     if engine.shortened:
-        report.notes.append(f"{engine.shortened} turns are shorter than planned: the model's format cannot hold them")
-    judge = Judge(engine, moments, records)
+        report.notes.append(
+            f"{engine.shortened} turns (and so scenes) are shorter than planned: the model's format holds no more"
+        )
+    judge = Judge(engine, moments, records, lost)
     report.verdicts = {dialect: judge.verdict(dialect) for dialect in plan.dialects}
-    report.unplanned = sum(not m.planned for m in engine.made)
-    for made in engine.made:
+    report.unplanned = sum(not m.planned for m in engine.made[begun:])
+    for made in engine.made[begun:]:
         key = f"{made.route} {made.form}"
         report.forms[key] = report.forms.get(key, 0) + 1
     return report
+
+
+def _by_session(moments: Sequence[Moment]) -> list[list[Moment]]:
+    found: dict[str, list[Moment]] = {}
+    for moment in moments:
+        found.setdefault(moment.session, []).append(moment)
+    return list(found.values())
+
+
+def _refused(moments: Sequence[Moment], dialect: str) -> bool:
+    """Whether none of the first sessions of an API had a usable reply."""
+    first = _by_session([m for m in moments if m.dialect == dialect])[:_REFUSED]
+    return len(first) == _REFUSED and not any(m.heard for session in first for m in session)
+
+
+def _fell_silent(moments: Sequence[Moment]) -> bool:
+    """Whether the last sessions had no whole reply of any kind."""
+    last = _by_session(moments)[-_SILENT:]
+    return len(last) == _SILENT and not any(m.status for session in last for m in session)
 
 
 async def _play(

@@ -12,25 +12,18 @@ from typing import Any
 import msgspec
 
 from tugline.core.columns import count, floats_array, ids_list
+from tugline.testing import vllm_shapes as shapes
 from tugline.testing.exactness.fake import Made
+from tugline.testing.vllm_shapes import CREATED, JsonObject
 
-JsonObject = dict[str, Any]
-CREATED = 1_790_000_000
 PIECES = 3
 """Chunks that a streamed text is cut into."""
 VERSION = "default"
 
 
-def models(name: str, context: int) -> JsonObject:
-    """GET /v1/models."""
-    card = {"id": name, "object": "model", "created": CREATED, "owned_by": "vllm", "root": name, "parent": None}
-    return {"object": "list", "data": [{**card, "max_model_len": context, "permission": []}]}
-
-
 def usage(made: Made) -> JsonObject:
     """Counts of one generation."""
-    prompt, completion = count(made.prompt), count(made.sampled)
-    return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+    return shapes.usage(count(made.prompt), count(made.sampled))
 
 
 def logprobs(made: Made) -> list[float]:
@@ -144,44 +137,30 @@ def pieces(text: str) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
-def completion(made: Made, asked: Mapping[str, Any], model: str, words: Sequence[str]) -> JsonObject:
-    """A text completion; what stands in `text` has no control tokens, as engines decode it."""
-    ids_too = bool(asked.get("return_token_ids"))
-    given = asked.get("logprobs")
-    choice = {
-        "index": 0,
-        "text": "".join(words),
-        "logprobs": None if given is None else {"tokens": list(words), "token_logprobs": logprobs(made)},
-        "finish_reason": made.finish,
-        "stop_reason": None,
-        "token_ids": ids_list(made.sampled) if ids_too else None,
-        "prompt_token_ids": ids_list(made.prompt) if ids_too else None,
-    }
+def completion(made: Made, asked: Mapping[str, Any], model: str, words: Sequence[str]) -> JsonObject | list[JsonObject]:
+    """A text completion, whole or as events; what stands in `text` has no control tokens, as engines decode it."""
+    told = (ids_list(made.sampled), ids_list(made.prompt)) if asked.get("return_token_ids") else None
+    listed = {"tokens": list(words), "token_logprobs": logprobs(made)} if asked.get("logprobs") is not None else None
+    choice = shapes.completion_choice("".join(words), made.finish, listed, told)
     head = {"id": made.name, "object": "text_completion", "created": CREATED, "model": model}
+    if asked.get("stream"):
+        return [head | event for event in shapes.completion_events(choice, usage(made))]
     return {**head, "choices": [choice], "usage": usage(made)}
 
 
-def generated(made: Made, asked: Mapping[str, Any], model: str) -> JsonObject:
-    """vLLM's /inference/v1/generate."""
-    rows = zip(ids_list(made.sampled), logprobs(made), strict=True)
-    # versions of vLLM name the id in one field or in the other
-    content = [
-        {"token_id": token, "token": f"token_id:{token}", "logprob": value, "rank": 1, "top_logprobs": []}
-        for token, value in rows
-    ]
+def generated(made: Made, asked: Mapping[str, Any], model: str) -> JsonObject | list[JsonObject]:
+    """vLLM's /inference/v1/generate, whole or as events."""
+    told = ids_list(made.sampled)
     wanted = (asked.get("sampling_params") or {}).get("logprobs") is not None
-    choice = {
-        "index": 0,
-        "finish_reason": made.finish,
-        "stop_reason": None,
-        "token_ids": ids_list(made.sampled),
-        "routed_experts": None,
-        "weight_versions": [{"version": VERSION, "start": 0, "end": len(content)}],
-        "logprobs": {"content": content} if wanted else None,
-    }
+    content = [shapes.entry(token, value) for token, value in zip(told, logprobs(made), strict=True)]
+    choice = shapes.generate_choice(
+        told, made.finish, content if wanted else None, [shapes.span(VERSION, 0, len(told))]
+    )
     prompt = ids_list(made.prompt) if asked.get("return_token_ids") else None
-    head = {"request_id": asked.get("request_id") or made.name, "model": model, "created": CREATED}
-    return {**head, "usage": usage(made), "prompt_token_ids": prompt, "output_mode": "tokens", "choices": [choice]}
+    reply = shapes.generated(asked.get("request_id") or made.name, prompt, choice)
+    if asked.get("stream"):
+        return shapes.generate_events(reply, usage(made))
+    return reply | {"model": model, "created": CREATED, "usage": usage(made)}
 
 
 def meta(made: Made) -> JsonObject:
