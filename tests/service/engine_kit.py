@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,8 @@ class At:
     served: Served
     http: aiohttp.ClientSession
     key: str
+    keys: dict[str, str] = field(default_factory=dict)
+    """Of further sessions, by name."""
 
     async def say(self, dialect: str, text: str = "go", **more: Any) -> tuple[int, Any]:
         """(status, decoded body) of a whole reply."""

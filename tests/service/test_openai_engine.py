@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,8 +21,10 @@ from tugline.core.session import Ended, Outcome, SessionKey
 from tugline.core.turn import CallOutcome, Sampling
 from tugline.dialects import DIALECTS
 from tugline.engines import make_engine
+from tugline.engines.journal import read_journal
 from tugline.engines.openai import OpenAiEngine
 from tugline.engines.scripted import ScriptedEngine
+from tugline.engines.spending import spent_in
 from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
 from tugline.gateway.upstream import RetryPolicy
 from tugline.store import RunStore
@@ -59,14 +62,16 @@ async def over(tmp_path: Path, script: list[dict[str, Any]] | None = None, **beh
         options = GatewayOptions(retry=RetryPolicy(3, 0.01, 0.02), streaming=streaming)
         gateway = LocalGateway(engine, wordless(), store, DIALECTS, options)
         await gateway.start()
-        async with aiohttp.ClientSession() as http:
-            at = At(store, engine, gateway, tmp_path / "run")
-            at.server, at.http = server, http
-            at.key = (await at.session()).secret
-            yield at
-        await gateway.stop()
-        await engine.close()
-        await store.close()
+        try:
+            async with aiohttp.ClientSession() as http:
+                at = At(store, engine, gateway, tmp_path / "run")
+                at.server, at.http = server, http
+                at.key = (await at.session()).secret
+                yield at
+        finally:
+            await gateway.stop()
+            await engine.close()
+            await store.close()
 
 
 async def test_a_session_of_text_alone_is_recorded_and_never_trains(tmp_path: Path) -> None:
@@ -159,16 +164,63 @@ async def test_fields_that_a_model_refuses_are_left_out_and_named(tmp_path: Path
 
 
 async def test_costs_add_up(tmp_path: Path) -> None:
-    async with over(tmp_path) as at:
+    """What a probe or an answer of no use costs is paid too, and told apart."""
+    async with over(tmp_path, faults=["strange_finish"]) as at:
         for _ in range(3):
             await at.chat({"role": "user", "content": "go"})
         assert isinstance(at.engine, OpenAiEngine)
         lines = [json.loads(line) for line in (tmp_path / "run/engine/usage.jsonl").read_text().splitlines()]
-        assert [line["ref"] for line in lines] == [c.engine_ref for c in at.store.iter_calls("ses_a")]
+        assert [line["fault"] for line in lines] == ["probe", "finish_repetition", None, None, None]
+        assert [line["ref"] for line in lines[2:]] == [c.engine_ref for c in at.store.iter_calls("ses_a")]
         spent = at.engine.spent
         assert spent.calls == 3 and spent.prompt == sum(line["prompt"] for line in lines)
+        assert spent.reasoning == sum(line["reasoning"] for line in lines) > 0
         fresh = spent.prompt - spent.cached
         assert spent.cost == pytest.approx((fresh * 3 + spent.cached * 0.3 + spent.completion * 15) / 1e6)
+        assert spent.wasted == pytest.approx(sum(line["cost"] for line in lines[:2]))
+        assert spent_in(tmp_path / "run") == {"policy": spent}, "a report reads the same"
+        told = at.gateway.metrics.text().decode()
+        assert f'tugline_engine_api_cost_total{{engine="policy"}} {spent.cost}' in told
+        assert f'tugline_engine_api_tokens_total{{engine="policy",kind="reasoning"}} {float(spent.reasoning)}' in told
+        assert 'tugline_engine_breaker{engine="policy"} 0.0' in told
+        assert 'tugline_engine_events_total{engine="policy",what="finish_repetition"} 1.0' in told
+
+
+async def test_an_answer_that_says_nothing_is_asked_for_again_and_recorded_once(tmp_path: Path) -> None:
+    async with over(tmp_path, [{"content": "all is well"}], faults=["empty"]) as at:
+        assert (await at.chat({"role": "user", "content": "go"}))[0] == 200
+        (turn,) = at.turns()
+        assert turn.drift == ("retried_empty_reply",)
+        assert len(list(read_journal(tmp_path / "run" / "engine"))) == 1
+
+
+async def test_calls_that_learn_together_what_a_model_refuses_all_succeed(tmp_path: Path) -> None:
+    async with over(tmp_path, refuses=["max_tokens", "temperature", "top_p"]) as at:
+        at.engine._without.clear()  # type: ignore[attr-defined]
+        at.engine._limit = "max_tokens"  # type: ignore[attr-defined]
+        asked = [at.chat({"role": "user", "content": f"go {n}"}) for n in range(8)]
+        assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 8
+
+
+@pytest.mark.parametrize("fault", ["http_429", "http_503"])
+async def test_an_api_that_is_busy_at_the_start_is_waited_for_and_not_taken_for_one_without_ids(
+    tmp_path: Path, fault: Any
+) -> None:
+    """A probe that fails says nothing of the level."""
+    async with OpenAiServer(SCRIPT, ids=True) as server:
+        honest, busy = server.route, [fault]
+
+        async def route(method: str, path: str, query: str, body: bytes) -> Any:
+            if busy and method == "POST":
+                server.now.faults.append(busy.pop())
+                await server.next_fault()
+            return await honest(method, path, query, body)
+
+        server.route = route  # type: ignore[method-assign]
+        engine = make_engine(f"openai:{server.url}", model="teacher", journal_dir=tmp_path / "j", far={"patience": 5.0})
+        await engine.start()
+        assert engine.info.level == "L2" and busy == []
+        await engine.close()
 
 
 async def test_forced_tools_and_schemas_are_the_engines_affair(tmp_path: Path) -> None:

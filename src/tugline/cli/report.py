@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tugline.cli import output
-from tugline.cli.show import show_details, show_summary
+from tugline.cli.show import show_details, show_spent, show_summary
 from tugline.core.errors import TuglineError
+from tugline.engines.spending import spent_in
 from tugline.rollout.drift_report import drift_report
 from tugline.rollout.summary import summarise
 from tugline.store import RunStore
@@ -41,15 +43,18 @@ def report(
         with RunStore.open(run, write=False) as store:
             summary = summarise(store)
             details = drift_report(store) if drift else None
+        spent = spent_in(run)
     except TuglineError as err:
         output.fail(err, as_json=as_json)
     if as_json:
-        output.emit(summary.as_json() | ({"details": details.as_json()} if details else {}))
+        bill = {"spent": {name: asdict(each) for name, each in spent.items()}} if spent else {}
+        output.emit(summary.as_json() | bill | ({"details": details.as_json()} if details else {}))
     elif details is not None:
         show_details(output.console(), details)
     else:
         show_summary(output.console(), summary)
-    silent = summary.rewards and not summary.tokens["trained"]
+        show_spent(output.console(), spent)
+    silent = summary.rewards and not summary.tokens["trained"] and not summary.text_only
     if silent:
         output.console().print(f"0 of {summary.total} sessions are trainable although rewards exist", style="bold red")
     raise typer.Exit(output.FAILED if silent else output.OK)

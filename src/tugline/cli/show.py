@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tugline.engines.spending import Spent
 from tugline.rollout.audit import Audit
 from tugline.rollout.drift_report import DriftReport, Seen
 from tugline.rollout.proof import Proof
@@ -48,6 +50,9 @@ def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> N
         f"{tokens['prompt_new']} of {tokens['prompt']} prompt tokens were new",
     )
     grid.add_row("turns", "  ".join(f"{role} {n}" for role, n in summary.roles.most_common()) or "none")
+    if summary.refused:
+        whole = "nothing trains: text without ids. " if summary.text_only else ""
+        grid.add_row("not to be trained", whole + "  ".join(f"{k} {v} turns" for k, v in summary.refused.most_common()))
     for name in ("booting", "running", "judging"):
         if summary.stages.get(name):
             values = sorted(summary.stages[name])
@@ -61,6 +66,15 @@ def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> N
     for reason, count in summary.reasons.most_common(3):
         session = summary.example.get(reason, "")
         console.print(f"  {count} x {reason}  (e.g. sessions/{session}/)", markup=False, style="yellow")
+
+
+def show_spent(console: Console, spent: Mapping[str, Spent]) -> None:
+    """What APIs counted and cost, by engine."""
+    for name, each in spent.items():
+        cost = f"cost {each.cost:.4f}" + (f", {each.wasted:.4f} of it for answers of no use" if each.wasted else "")
+        tokens = f"{each.prompt} prompt ({each.cached} cached), {each.completion} completion"
+        text = f"{name}: {each.calls} calls, {tokens} ({each.reasoning} reasoning) tokens, {cost}"
+        console.print(text, markup=False)
 
 
 def _rows_of(summary: Summary, mean: object) -> str:

@@ -25,6 +25,7 @@ from tugline.dialects import DIALECTS
 from tugline.engines import REMOTE, Far, make_engine
 from tugline.engines.journal import JournalIndex
 from tugline.engines.modeldir import Asked, read_model_dir
+from tugline.engines.remote.abilities import UNPROVEN, UNPROVEN_NOTE
 from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
 from tugline.gateway.running import Timing
 from tugline.harnesses import harness as find_harness
@@ -135,6 +136,8 @@ def text_model(one: EngineSettings, path: Path, name: str = "", verdicts: Verdic
 def level_note(engine: Engine) -> str | None:
     """What people are told at the start of an engine whose replies do not train as those of others."""
     level = engine.info.level
+    if engine.info.kind in UNPROVEN:
+        return f"{engine.info.model}: {UNPROVEN_NOTE}"
     if level == "L0":
         return f"{engine.info.model}: text in, text out (L0). Replies are recorded; nothing of them trains."
     if level == "L2":

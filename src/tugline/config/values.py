@@ -119,6 +119,8 @@ def _words(key: str, value: object, where: str) -> tuple[str, ...]:
             value = json.loads(value) if value.lstrip().startswith("[") else [w.strip() for w in value.split(",")]
         except ValueError:
             value = None
+    if isinstance(value, list | tuple) and key.endswith(".prices"):
+        value = [str(word) if type(word) in (int, float) else word for word in value]
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise ConfigError(f'{key} is no list of texts such as ["<|im_end|>"]', where=where)
     return tuple(word for word in value if word)

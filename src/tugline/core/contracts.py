@@ -186,6 +186,26 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """One number of an engine's, for metrics. `label`: (name, value), or none."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    help: str
+    label: tuple[str, str] | None = None
+    value: float = 0.0
+
+
+@runtime_checkable
+class Observed(Protocol):
+    """An engine that counts what happens to it."""
+
+    def readings(self) -> tuple[Reading, ...]:
+        """Numbers as they are now. Called from any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class JournalEntry:
     """One generation as the engine itself wrote it down, apart from the gateway's store."""
 

@@ -91,6 +91,7 @@ def _remote(kind: str, url: str, model: Path | str, journal_dir: Path, options: 
         from tugline.engines.sglang import SglangEngine
 
         return SglangEngine(remote, read_model_dir(Path(model), asked), journal_dir)
-    from tugline.engines.openai import OpenAiEngine, prices_of
+    from tugline.engines.openai import OpenAiEngine
+    from tugline.engines.spending import prices_of
 
     return OpenAiEngine(remote, str(model), journal_dir, asked.context, prices_of(far.get("prices", ()), asked.section))

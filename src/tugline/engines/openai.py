@@ -7,21 +7,26 @@ prompt and sample (as vLLM's do), else L0, which never trains.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+import threading
+from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
 from tugline.core.columns import NO_IDS, count
-from tugline.core.contracts import Conversation, Generation, Said, Sample
-from tugline.core.errors import ConfigError, ContextOverflow, EngineError, boundary
-from tugline.core.items import Head, Options, Usage, UserText
+from tugline.core.contracts import Conversation, Generation, Reading, Said, Sample
+from tugline.core.errors import ContextOverflow, EngineError, boundary
+from tugline.core.items import Head, Options, UserText
 from tugline.core.turn import Sampling
 from tugline.engines import openai_wire as wire
 from tugline.engines.modeldir import ModelFiles
 from tugline.engines.remote.abilities import Abilities
-from tugline.engines.remote.client import Remote, refused, retry_after
+from tugline.engines.remote.client import Answer, Remote, refused
 from tugline.engines.remote.frame import LOOK, Frame, Work
+from tugline.engines.remote.reply import Taken
+from tugline.engines.spending import FILE, Prices, Spent, UsageLine
 
 CONTEXT = 128_000
 """Tokens of a window that nobody has told."""
@@ -30,46 +35,10 @@ EVERY_ID = (1 << 31) - 1
 PROBE = Conversation(
     "tugline-probe", "tugline-probe", Head(), (UserText("Say ok."),), Options(), Sampling(max_tokens=1)
 )
-REFUSALS = 6
+REMEMBERED = 4096
+"""Names of replies that are known, to find one that comes twice."""
+REFUSALS = 8
 """Fields that a model may refuse, one after the other."""
-
-
-@dataclass(slots=True)
-class Spent:
-    """What was used so far. Tokens; `cost` in whatever the prices are in."""
-
-    calls: int = 0
-    prompt: int = 0
-    cached: int = 0
-    completion: int = 0
-    cost: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Per million tokens."""
-
-    prompt: float = 0.0
-    completion: float = 0.0
-    cached: float = 0.0
-
-    def of(self, usage: Usage) -> float:
-        """Cost of one call."""
-        fresh = max(0, usage.prompt - usage.cached)
-        return (fresh * self.prompt + usage.cached * self.cached + usage.completion * self.completion) / 1e6
-
-
-def prices_of(said: tuple[str, ...], where: str) -> Prices:
-    """input, output and, if it differs, cached input. Raises ConfigError."""
-    try:
-        numbers = [float(word) for word in said]
-    except ValueError:
-        numbers = [-1.0]
-    if not said:
-        return Prices()
-    if len(numbers) not in (2, 3) or min(numbers) < 0:
-        raise ConfigError(f"{', '.join(said)}: two or three prices are expected", where=f"{where}.prices")
-    return Prices(numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else numbers[0])
 
 
 class OpenAiEngine(Frame):
@@ -87,29 +56,30 @@ class OpenAiEngine(Frame):
             context=context or CONTEXT,
             vocab=EVERY_ID,
         )
-        url = remote.url if remote.url.endswith("/v1") else f"{remote.url}/v1"
-        super().__init__(replace(remote, url=url), files, journal_dir, "openai")
+        super().__init__(replace(remote, url=base_url(remote.url)), files, journal_dir, "openai")
         self.spent = Spent()
         self._prices = prices
-        self._limit: wire.Limit = "max_completion_tokens" if "api.openai.com" in url else "max_tokens"
+        self._bills = threading.Lock()
+        self._limit: wire.Limit = "max_completion_tokens" if "api.openai.com" in remote.url else "max_tokens"
         self._without: set[str] = set()
         self._more: dict[str, object] = {}
+        self._seen: OrderedDict[str, bytes] = OrderedDict()
 
     async def greet(self) -> Abilities:
-        """One token is asked for, with ids; without, where that is refused."""
-        body, _ = wire.chat_body(
-            PROBE,
-            self._info.model,
-            self._limit,
-            self._without,
-            wire.IDS,
-        )
+        """One token is asked for, with ids; where that is refused, without."""
+        self._more = dict(wire.IDS)
+        body, _ = wire.chat_body(PROBE, self._info.model, self._limit, self._without, self._more)
         answer = await self.http.post("/chat/completions", body)
-        found = wire.decode_chat(answer.body).taken if answer.status == 200 else None
-        if answer.status in (401, 403, 404):
+        if answer.status in wire.REFUSED:
+            self._more = {}
+            answer, _ = await self._exchange(PROBE)
+        if answer.status != 200:
             raise refused(answer)
-        ids = found is not None and found.prompt_ids is not None
-        self._more = dict(wire.IDS) if ids else {}
+        found = wire.decode_chat(answer.body).taken
+        self._bill(PROBE.session_id, answer.body, "", "probe")
+        ids = found.prompt_ids is not None
+        if not ids:
+            self._more = {}
         return Abilities(
             engine="openai",
             model=self._info.model,
@@ -144,67 +114,99 @@ class OpenAiEngine(Frame):
 
     async def converse(self, request: Conversation) -> Said:
         """See MessageEngine."""
-        answered: list[wire.Answered] = []
+        answered: list[tuple[wire.Answered, bytes]] = []
         drift: list[str] = []
 
         async def work() -> Work:
-            reply, left_out = await self._ask(request)
-            answered.append(reply)
+            answer, left_out = await self._exchange(request)
+            if answer.status == 400 and (window := wire.too_long(answer.body, self._info.context)) is not None:
+                raise ContextOverflow(*window)
+            if answer.status != 200:
+                raise refused(answer)
+            reply = await self._read(request, answer.body)
+            answered.append((reply, answer.body))
             drift.extend(left_out)
             return reply.taken, ((0, 0),) if reply.taken.ids else ()
 
         taken, runs = await self.run(request.request_id, work)
         if not answered:
             raise EngineError("the call was aborted", retryable=False, fault="aborted")
-        reply = answered[0]
+        reply, body = answered[0]
         usage = reply.usage
         if taken.ids and not usage.completion:
             usage = replace(usage, completion=count(taken.ids))
         sample = await self.recorded(request.session_id, taken.prompt_ids or NO_IDS, (taken, runs))
-        await self._count(request, reply, sample.engine_ref or "")
+        await self._billed(request.session_id, body, sample.engine_ref or "", None)
         return Said(reply.assistant, reply.finish, usage, sample, tuple(drift))
 
-    async def _ask(self, request: Conversation) -> tuple[wire.Answered, tuple[str, ...]]:
-        """The reply, and what was not sent. A field that this model refuses is left out from then on, counted."""
+    async def _read(self, request: Conversation, body: bytes) -> wire.Answered:
+        """The reply in a body. What is of no use is paid for all the same. Raises EngineError."""
+        try:
+            reply = wire.decode_chat(body)
+            if reply.blank:
+                raise EngineError("the engine answered nothing", fault="empty_reply")
+        except EngineError as err:
+            await self._billed(request.session_id, body, "", err.fault)
+            raise
+        return replace(reply, taken=self._once(reply))
+
+    def _once(self, reply: wire.Answered) -> Taken:
+        """The sample of a reply; marked when a reply of this name has brought the same ids before. Some servers give
+        few names, so that the name alone says nothing."""
+        taken, name = reply.taken, reply.reply_id
+        if not taken.ids or not name:
+            return taken
+        known = self._seen.get(name)
+        self._seen[name] = taken.ids
+        self._seen.move_to_end(name)
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        twice = known == taken.ids and taken.fault is None
+        return replace(taken, fault="duplicated_reply") if twice else taken
+
+    async def _exchange(self, request: Conversation) -> tuple[Answer, tuple[str, ...]]:
+        """The answer, and what was not sent. A field that this model refuses is left out from then on, counted."""
         for _ in range(REFUSALS):
             body, drift = wire.chat_body(request, self._info.model, self._limit, self._without, self._more)
             answer = await self.http.post("/chat/completions", body)
-            if answer.status == 200:
-                return wire.decode_chat(answer.body), drift
-            if answer.status == 400 and wire.too_long(answer.body):
-                raise ContextOverflow(self._info.context + 1, self._info.context)
-            name = wire.refused_field(answer.body) if answer.status in (400, 422) else None
-            if name == "max_tokens" and self._limit == "max_tokens":
-                self._limit = "max_completion_tokens"
-            elif name in wire.DROPPABLE and name not in self._without:
-                self._without.add(name)
-            else:
+            name = wire.refused_field(answer.body) if answer.status in wire.REFUSED else None
+            if name is None or name not in msgspec.json.decode(body):  # another call may have learned it meanwhile
                 break
+            if name == "max_tokens":
+                self._limit = "max_completion_tokens"
+            else:
+                self._without.add(name)
             self.faults[f"refused_{name}"] += 1
-        self.hold(retry_after(answer))
-        raise refused(answer)
+        return answer, drift
 
-    async def _count(self, request: Conversation, reply: wire.Answered, engine_ref: str) -> None:
-        usage, cost = reply.usage, self._prices.of(reply.usage)
-        spent = self.spent
-        spent.calls += 1
-        spent.prompt += usage.prompt
-        spent.cached += usage.cached
-        spent.completion += usage.completion
-        spent.cost += cost
-        line = {
-            "ref": engine_ref,
-            "session": request.session_id,
-            "id": reply.reply_id,
-            "model": reply.model,
-            "prompt": usage.prompt,
-            "cached": usage.cached,
-            "completion": usage.completion,
-            "reasoning": usage.reasoning,
-            "cost": cost,
-        }
-        await asyncio.to_thread(self._note, msgspec.json.encode(line))
+    async def _billed(self, session_id: str, body: bytes, engine_ref: str, fault: str | None) -> None:
+        await asyncio.to_thread(self._bill, session_id, body, engine_ref, fault)
 
-    def _note(self, line: bytes) -> None:
-        with boundary(EngineError, "write what a call cost"), (self._journal_dir / "usage.jsonl").open("ab") as file:
-            file.write(line + b"\n")
+    def _bill(self, session_id: str, body: bytes, engine_ref: str, fault: str | None) -> None:
+        """Write down what an answer cost, and add it up."""
+        usage, name, model = wire.usage_of(body)
+        line = UsageLine(
+            ref=engine_ref,
+            session=session_id,
+            id=name,
+            model=model,
+            prompt=usage.prompt,
+            cached=usage.cached,
+            completion=usage.completion,
+            reasoning=usage.reasoning,
+            cost=self._prices.of(usage),
+            fault=fault,
+        )
+        with self._bills, boundary(EngineError, "write what a call cost"):
+            with (self._journal_dir / FILE).open("ab") as file:
+                file.write(msgspec.json.encode(line) + b"\n")
+            self.spent.add(line)
+
+    def readings(self) -> tuple[Reading, ...]:
+        """See Observed."""
+        return super().readings() + self.spent.readings()
+
+
+def base_url(url: str) -> str:
+    """Where `/chat/completions` hangs: as in the clients of such APIs, but `/v1` may be left away behind a host."""
+    return url if urlsplit(url).path.strip("/") else f"{url}/v1"

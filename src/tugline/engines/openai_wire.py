@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
 import msgspec
 
-from tugline.core.columns import NO_FLOATS, NO_IDS, Ids, ids
+from tugline.core.columns import NO_FLOATS, NO_IDS
 from tugline.core.contracts import Conversation
 from tugline.core.errors import EngineError
 from tugline.core.items import Assistant, Item, Prefill, System, ToolCall, ToolResult, Usage, UserMedia, UserText
 from tugline.core.turn import Finish
-from tugline.engines.remote.reply import Taken, decode_json, known_floats
+from tugline.engines.remote.reply import Taken, count_fault, decode_json, finish_fault, ids_of, known_floats
 
 Limit = Literal["max_tokens", "max_completion_tokens"]
 DROPPABLE = frozenset({"temperature", "top_p", "seed", "stop", "parallel_tool_calls", "top_k", "logprobs"})
 """Fields that some models refuse, without which they answer."""
 IDS: dict[str, object] = {"return_token_ids": True, "logprobs": True}
 """What is asked for besides where replies carry ids."""
+REFUSED = (400, 422)
+"""Statuses of an answer that finds fault with the request itself."""
+_WINDOW = re.compile(r"(?:context length|context window)\D{0,40}(\d+)")
 _FINISH: dict[str, tuple[Literal["stop", "tool_calls", "length"], Finish]] = {
     "stop": ("stop", "stop"),
     "tool_calls": ("tool_calls", "stop"),
@@ -85,6 +89,14 @@ class Completed(msgspec.Struct):
     prompt_token_ids: list[int] | None = None
 
 
+class _Billed(msgspec.Struct):
+    """What is paid for, of an answer of any kind."""
+
+    id: str | None = None
+    model: str | None = None
+    usage: UsageSaid | None = None
+
+
 class ErrorSaid(msgspec.Struct):
     message: str = ""
     param: str | None = None
@@ -106,6 +118,12 @@ class Answered:
     model: str
     """As the API names it."""
     reply_id: str
+
+    @property
+    def blank(self) -> bool:
+        """Whether it says nothing at all."""
+        said = self.assistant
+        return not (said.text or said.calls or said.reasoning or self.taken.ids or self.usage.completion)
 
 
 def messages(items: Sequence[Item]) -> tuple[list[dict[str, object]], tuple[str, ...]]:
@@ -190,22 +208,37 @@ def refused_field(body: bytes) -> str | None:
     """Which field an error is about, when the same request without it, or with the other spelling, could succeed."""
     try:
         error = msgspec.json.decode(body, type=Refusal).error
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if error is None:
         return None
     words = {"max_tokens"} | DROPPABLE
+    text = f"{error.code} {error.message}".lower()
+    if not any(word in text for word in ("unsupported", "not support", "extra inputs", "unrecognized", "unknown")):
+        return None  # a value that is out of its range is not mended by leaving it out
     if error.param in words:
         return error.param
-    text = error.message.lower()
-    told = any(word in text for word in ("unsupported", "not support", "extra inputs", "unrecognized", "unknown"))
-    return next((name for name in sorted(words) if told and f"'{name}'" in text), None)
+    return next((name for name in sorted(words) if f"'{name}'" in text), None)
 
 
-def too_long(body: bytes) -> bool:
-    """Whether an error says that the prompt does not fit."""
-    text = body[:4000].lower()
-    return b"context_length_exceeded" in text or b"maximum context length" in text or b"too many tokens" in text
+def too_long(body: bytes, context: int) -> tuple[int, int] | None:
+    """(tokens of the prompt, the window) where an error says that the prompt does not fit; what it does not say of
+    them is filled in from `context`."""
+    text = body[:4000].decode("utf-8", "replace").lower()
+    if not any(word in text for word in ("context_length_exceeded", "maximum context length", "too many tokens")):
+        return None
+    found = _WINDOW.search(text)
+    limit = int(found.group(1)) if found else context
+    return max((int(n) for n in re.findall(r"\d{1,12}", text) if int(n) > limit), default=limit + 1), limit
+
+
+def usage_of(body: bytes) -> tuple[Usage, str, str]:
+    """(usage, reply's id, model) of an answer, as far as it can be read."""
+    try:
+        reply = msgspec.json.decode(body, type=_Billed)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Usage(0, 0), "", ""
+    return _usage(reply.usage or UsageSaid()), reply.id or "", reply.model or ""
 
 
 def decode_chat(body: bytes) -> Answered:
@@ -216,7 +249,9 @@ def decode_chat(body: bytes) -> Answered:
     choice = reply.choices[0]
     told = _FINISH.get(choice.finish_reason or "")
     if told is None:
-        raise EngineError(f"the engine ended with {choice.finish_reason!r}", fault="finish_unknown")
+        raise EngineError(
+            f"the engine ended with {choice.finish_reason!r}"[:300], fault=finish_fault(choice.finish_reason)
+        )
     message, usage = choice.message, reply.usage or UsageSaid()
     calls = tuple(
         ToolCall(call.id or "", call.function.name, call.function.arguments or "") for call in message.tool_calls or ()
@@ -226,15 +261,21 @@ def decode_chat(body: bytes) -> Answered:
     return Answered(
         assistant=Assistant(message.content or message.refusal or None, reasoning, calls),
         finish=finish,
-        usage=Usage(
-            usage.prompt_tokens,
-            usage.completion_tokens or 0,
-            (usage.prompt_tokens_details.cached_tokens or 0) if usage.prompt_tokens_details else 0,
-            (usage.completion_tokens_details.reasoning_tokens or 0) if usage.completion_tokens_details else 0,
-        ),
+        usage=_usage(usage),
         taken=_taken(reply, choice, told[1], usage),
         model=reply.model or "",
         reply_id=reply.id or "",
+    )
+
+
+def _usage(said: UsageSaid) -> Usage:
+    """Never below 0: costs are added up of it."""
+    prompt, completion = said.prompt_tokens_details, said.completion_tokens_details
+    return Usage(
+        max(0, said.prompt_tokens),
+        max(0, said.completion_tokens or 0),
+        max(0, (prompt.cached_tokens or 0) if prompt else 0),
+        max(0, (completion.reasoning_tokens or 0) if completion else 0),
     )
 
 
@@ -244,20 +285,12 @@ def _taken(reply: Completed, choice: Choice, finish: Finish, usage: UsageSaid) -
         fault = "level_l0" if choice.token_ids is None else "no_prompt_ids"
         return Taken(NO_IDS, NO_FLOATS, finish, None, (), fault=fault)
     values = [entry.logprob for entry in (choice.logprobs or Logprobs()).content or ()]
-    column = _ids(choice.token_ids)
-    said = usage.completion_tokens
+    column = ids_of(choice.token_ids)
     return Taken(
         ids=column,
         logprobs=known_floats(values or [None] * len(choice.token_ids)),
         finish=finish,
-        prompt_ids=_ids(reply.prompt_token_ids),
+        prompt_ids=ids_of(reply.prompt_token_ids),
         labels=None,
-        fault="usage_mismatch" if said is not None and said != len(choice.token_ids) else None,
+        fault=count_fault(column, usage.completion_tokens),
     )
-
-
-def _ids(values: Sequence[int]) -> Ids:
-    try:
-        return ids(values) if values else NO_IDS
-    except OverflowError as err:
-        raise EngineError("the engine answered with an id that is none", fault="unreadable") from err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -17,7 +18,7 @@ from tugline.engines import sglang_wire as wire
 from tugline.engines.api import InFlight
 from tugline.engines.modeldir import ModelFiles
 from tugline.engines.remote.abilities import Abilities
-from tugline.engines.remote.client import Answer, Remote, refused, retry_after
+from tugline.engines.remote.client import Answer, Remote, refused
 from tugline.engines.remote.driver import LOOK, SPELLING, UPDATE, RemoteEngine, kind_of
 from tugline.engines.remote.reply import Taken, all_known, decode_json, runs_of
 from tugline.engines.streaming import Say
@@ -46,12 +47,18 @@ class SglangEngine(RemoteEngine):
     async def greet(self) -> Abilities:
         """Model, what a one-token sample carries, what the best token's value does with the temperature."""
         model = await self._model()
+        added = sorted(set(model.preferred_sampling_params or {}) - wire.WRITTEN)
+        if added:
+            why = f"{self.remote.url} adds {', '.join(added)} to every request"
+            hint = "start it without --preferred-sampling-params"
+            raise EngineError(f"{why}: {hint}", retryable=False, fault="other_sampling")
         self._reported = model.weight_version is not None
         prompt = ids(range(min(8, self._files.vocab)))
         answer = await self._probe(prompt, 1.0)
         if answer.status != 200:
             raise refused(answer)
         taken = wire.decode_generated(answer.body, count(prompt))
+        self.knows_names(taken, self._probe_name())
         colder = await self._probe(prompt, 0.25)
         return Abilities(
             engine="sglang",
@@ -92,8 +99,11 @@ class SglangEngine(RemoteEngine):
     async def _probe(self, prompt: Ids, temperature: float) -> Answer:
         self._probes += 1
         sampling = Sampling(temperature=temperature, max_tokens=1, seed=1)
-        request = Generation(f"tugline-probe-{id(self):x}-{self._probes}", "tugline-probe", prompt, sampling)
+        request = Generation(self._probe_name(), "tugline-probe", prompt, sampling)
         return await self.http.post(wire.GENERATE, wire.generate_body(request, self._info.stop_ids, top=1))
+
+    def _probe_name(self) -> str:
+        return f"tugline-probe-{id(self):x}-{self._probes}"
 
     async def _tokenizer(self) -> Literal["same", "differs", "unknown"]:
         from tokenizers import Tokenizer
@@ -112,25 +122,29 @@ class SglangEngine(RemoteEngine):
         """See RemoteEngine."""
         answer = await self.http.post(wire.GENERATE, wire.generate_body(request, self._info.stop_ids))
         if answer.status != 200:
-            self.hold(retry_after(answer))
             raise refused(answer)
-        return wire.decode_generated(answer.body, count(request.prompt_ids))
+        return self._believed(wire.decode_generated(answer.body, count(request.prompt_ids)), request)
+
+    def _believed(self, taken: Taken, request: Generation) -> Taken:
+        """SGLang reports log-probabilities before top-k and top-p are applied: with these set, of another distribution
+        than was sampled from."""
+        s = request.sampling
+        cut = (s.top_p < 1.0 or s.top_k > 0) and s.temperature > 0
+        return replace(taken, fault="cut_distribution") if cut and taken.fault is None else taken
+
+    def name_there(self, request_id: str) -> str:
+        """See RemoteEngine."""
+        return request_id + wire.END
 
     async def ask_streamed(self, request: Generation, say: Say) -> Taken:
         """See RemoteEngine."""
         body = wire.generate_body(request, self._info.stop_ids, stream=True)
-        last: wire.Generated | None = None
-        known = 0
+        told = wire.Streamed()
         async with self.http.stream(wire.GENERATE, body, {}) as events:
             async for data in events:
-                last = wire.decode_event(data)
-                more = wire.more_of(last, known)
-                known += count(more)
-                if more:
+                if more := told.take(wire.decode_event(data)):
                     say(more)
-        if last is None:
-            raise EngineError("the engine's stream has no end", fault="truncated")
-        return wire.taken_of(last, count(request.prompt_ids))
+        return self._believed(told.taken(count(request.prompt_ids)), request)
 
     async def tell_abort(self, request_id: str) -> bool:
         """See RemoteEngine."""

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import cast
 
 import msgspec
+from msgspec.structs import replace
 
-from tugline.core.columns import NO_IDS, Ids, floats, ids, ids_list
+from tugline.core.columns import Ids, floats, ids_list
 from tugline.core.contracts import Generation
 from tugline.core.errors import EngineError
-from tugline.engines.remote.reply import Taken, count_fault, decode_json, finish_of, known_floats
+from tugline.engines.remote.reply import Taken, count_fault, decode_json, finish_of, ids_of, known_floats
 
 GENERATE = "/generate"
 ABORT = "/abort_request"
@@ -38,6 +39,7 @@ Scored = tuple[float | None, int, str | None]
 
 
 class Meta(msgspec.Struct):
+    id: str | None = None
     finish_reason: Finish | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -49,19 +51,26 @@ class Meta(msgspec.Struct):
     input_token_logprobs: list[Scored] | None = None
 
 
+class ErrorSaid(msgspec.Struct):
+    message: str = ""
+    code: int | None = None
+
+
 class Generated(msgspec.Struct):
-    """A whole reply, or one event of a stream: everything so far, not what is new."""
+    """A whole reply, or one event of a stream: everything so far, or what is new where the server was started with
+    `--incremental-streaming-output`."""
 
     output_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     meta_info: Meta = msgspec.field(default_factory=Meta)
-    error: object = None
+    error: ErrorSaid | str | None = None
 
 
 class ModelInfo(msgspec.Struct):
     model_path: str = ""
     served_model_name: str | None = None
     weight_version: str | None = None
+    preferred_sampling_params: dict[str, object] | None = None
 
 
 class ServerInfo(msgspec.Struct):
@@ -73,12 +82,36 @@ class Tokens(msgspec.Struct):
     tokens: list[int]
 
 
+WRITTEN = frozenset(
+    {
+        "n",
+        "max_new_tokens",
+        "min_new_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "repetition_penalty",
+        "ignore_eos",
+        "stop_token_ids",
+        "no_stop_trim",
+        "skip_special_tokens",
+    }
+)
+"""Sampling parameters that every request says. What a server was told to prefer of others, it would add."""
+STOPS = 32
+"""Stop strings of one request at most."""
+
+
 def generate_body(request: Generation, stop_ids: Sequence[int], *, stream: bool = False, top: int = 0) -> bytes:
     """Body of `/generate`. The stop set is ours alone; the stop token stays in `output_ids`."""
     s = request.sampling
     params = {
         "n": 1,
         "max_new_tokens": s.max_tokens,
+        "min_new_tokens": 0,
         "temperature": s.temperature,
         "top_p": s.top_p,
         "top_k": s.top_k or -1,
@@ -91,7 +124,7 @@ def generate_body(request: Generation, stop_ids: Sequence[int], *, stream: bool 
         "no_stop_trim": True,
         "skip_special_tokens": False,
         **({"sampling_seed": s.seed} if s.seed is not None else {}),
-        **({"stop": list(request.stop)} if request.stop else {}),
+        **({"stop": list(request.stop[:STOPS])} if request.stop else {}),
     }
     return msgspec.json.encode(
         {
@@ -136,8 +169,53 @@ def decode_event(data: bytes) -> Generated:
     """One event of a stream. Raises EngineError, also the one it tells."""
     event = cast("Generated", decode_json(data, Generated))
     if event.error is not None:
-        raise EngineError(f"the engine failed: {str(event.error)[:300]}", fault="stream_error")
+        said = event.error if isinstance(event.error, ErrorSaid) else ErrorSaid(event.error)
+        refusal = 400 <= (said.code or 0) < 500
+        fault = f"http_{said.code}" if refusal else "stream_error"
+        raise EngineError(f"the engine failed: {said.message[:300]}", retryable=not refusal, fault=fault)
     return event
+
+
+class Streamed:
+    """A stream's events as they come. Whether they tell everything so far or what is new is told by their own count."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self._logprobs: list[Scored] | None = []
+        self._last: Generated | None = None
+        self._prompt: list[int] | None = None
+        self._whole = True
+        """How the last event told it, whose count was one of the two that can be."""
+
+    def take(self, event: Generated) -> Ids:
+        """What an event adds. Raises EngineError for one that takes back what was told."""
+        said, meta = event.output_ids or [], event.meta_info
+        known, total = len(self.ids), meta.completion_tokens
+        if total in (len(said), known + len(said)):
+            self._whole = len(said) == total
+        whole = self._whole
+        # an abort repeats the last id in a stream of what is new
+        again = known if whole else max(0, known + len(said) - (total or known + len(said)))
+        if said[:again] != self.ids[known - again :]:
+            raise EngineError("the engine's stream takes back what it told", fault="stream_error")
+        fresh = said[again:]
+        self.ids += fresh
+        entries = meta.output_token_logprobs
+        if entries is None:
+            self._logprobs = None if fresh else self._logprobs
+        elif self._logprobs is not None:
+            self._logprobs = entries if whole or len(entries) == total else self._logprobs + entries
+        self._prompt = self._prompt if event.prompt_token_ids is None else event.prompt_token_ids
+        self._last = event
+        return ids_of(fresh)
+
+    def taken(self, asked: int) -> Taken:
+        """The reply. Raises EngineError."""
+        last = self._last
+        if last is None:
+            raise EngineError("the engine's stream has no end", fault="truncated")
+        meta = replace(last.meta_info, output_token_logprobs=self._logprobs)
+        return taken_of(Generated(self.ids, self._prompt, meta), asked)
 
 
 def taken_of(reply: Generated, asked: int) -> Taken:
@@ -153,7 +231,7 @@ def taken_of(reply: Generated, asked: int) -> Taken:
         )
     if said is None:
         raise EngineError("the reply has no output_ids", retryable=False, fault="no_ids")
-    column, entries = _ids(said), meta.output_token_logprobs
+    column, entries = ids_of(said), meta.output_token_logprobs
     fault = count_fault(column, meta.completion_tokens)
     if reply.prompt_token_ids is None and meta.prompt_tokens is not None and meta.prompt_tokens != asked:
         fault = "prompt_count_mismatch"
@@ -165,10 +243,11 @@ def taken_of(reply: Generated, asked: int) -> Taken:
         ids=column,
         logprobs=floats([float("nan")] * len(said)) if entries is None else known_floats([e[0] for e in entries]),
         finish=finish_of(ended.type),
-        prompt_ids=None if reply.prompt_token_ids is None else _ids(reply.prompt_token_ids),
+        prompt_ids=None if reply.prompt_token_ids is None else ids_of(reply.prompt_token_ids),
         labels=labels,
         cached=meta.cached_tokens or 0,
         fault=fault,
+        name=meta.id,
     )
 
 
@@ -186,15 +265,3 @@ def highest(body: bytes) -> float | None:
     values = [entry[0] for entry in meta.output_token_logprobs or ()]
     values += [entry[0] for entries in meta.output_top_logprobs or () for entry in entries or ()]
     return max((value for value in values if value is not None), default=None)
-
-
-def more_of(reply: Generated, known: int) -> Ids:
-    """What an event adds to so many ids already told."""
-    return _ids((reply.output_ids or [])[known:])
-
-
-def _ids(values: Sequence[int]) -> Ids:
-    try:
-        return ids(values) if values else NO_IDS
-    except OverflowError as err:
-        raise EngineError("the engine answered with an id that is none", fault="unreadable") from err

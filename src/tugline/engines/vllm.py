@@ -19,7 +19,7 @@ from tugline.engines import vllm_wire as wire
 from tugline.engines.api import InFlight
 from tugline.engines.modeldir import ModelFiles
 from tugline.engines.remote.abilities import Abilities, Kind
-from tugline.engines.remote.client import Answer, Remote, refusal_text, refused, retry_after
+from tugline.engines.remote.client import Answer, Remote, refusal_text, refused
 from tugline.engines.remote.driver import LOOK, SPELLING, UPDATE, RemoteEngine, kind_of
 from tugline.engines.remote.reply import Taken, all_known, decode_json, runs_of
 from tugline.engines.streaming import Say
@@ -68,6 +68,7 @@ class VllmEngine(RemoteEngine):
             raise refused(answer)
         taken = self._decode(answer.body)
         self._routes = taken.experts is not None
+        self.knows_names(taken, self._probe_name())
         self._reported = await self._label() is not None
         self._abort = self._route == wire.GENERATE or self._reported
         return Abilities(
@@ -105,12 +106,19 @@ class VllmEngine(RemoteEngine):
 
     async def _probe(self, prompt: Ids, temperature: float, top: int = 1) -> Answer:
         self._probes += 1
-        request = wire.probe(prompt, f"tugline-probe-{id(self):x}-{self._probes}", temperature)
+        request = wire.probe(prompt, self._probe_name(), temperature)
         if self._route == wire.GENERATE:
             body = wire.generate_body(request, self._model, self._info.stop_ids, top=top)
         else:
             body = wire.completion_body(request, self._model, self._info.stop_ids, top=top)
         return await self.http.post(self._route, body)
+
+    def _probe_name(self) -> str:
+        return f"tugline-probe-{id(self):x}-{self._probes}"
+
+    def name_there(self, request_id: str) -> str:
+        """See RemoteEngine."""
+        return wire.PREFIX[self._route] + request_id
 
     async def _kind(self, prompt: Ids, answer: Answer) -> Kind | None:
         """Whether the best token's value changes with the temperature. Raises EngineError for values that are no
@@ -137,7 +145,6 @@ class VllmEngine(RemoteEngine):
         body = self._body(request, stream=False)
         answer = await self.http.post(self._route, body, {"x-session-id": request.session_id})
         if answer.status != 200:
-            self.hold(retry_after(answer))
             raise refused(answer)
         return self._decode(answer.body)
 

@@ -12,11 +12,11 @@ from typing import cast
 
 import msgspec
 
-from tugline.core.columns import NO_IDS, Ids, concat, concat_floats, floats, ids, ids_list
+from tugline.core.columns import Ids, concat, concat_floats, floats, ids_list
 from tugline.core.contracts import Generation
 from tugline.core.errors import EngineError
 from tugline.core.turn import Sampling
-from tugline.engines.remote.reply import Taken, base64_bytes, count_fault, decode_json, finish_of, known_floats
+from tugline.engines.remote.reply import Taken, base64_bytes, count_fault, decode_json, finish_of, ids_of, known_floats
 
 GENERATE = "/inference/v1/generate"
 COMPLETIONS = "/v1/completions"
@@ -74,6 +74,7 @@ class Choice(msgspec.Struct):
 class Generated(msgspec.Struct):
     """A whole reply, or one event of a stream."""
 
+    request_id: str | None = None
     choices: list[Choice] = []
     prompt_token_ids: list[int] | None = None
     usage: Usage | None = None
@@ -102,6 +103,7 @@ class Completion(msgspec.Struct):
 class Completed(msgspec.Struct):
     """A whole reply, or one event of a stream."""
 
+    id: str | None = None
     choices: list[Completion] = []
     usage: Usage | None = None
     error: object = None
@@ -212,7 +214,7 @@ def decode_generated(body: bytes) -> Taken:
     reply = cast("Generated", decode_json(body, Generated))
     choice = _only(reply.choices)
     usage = reply.usage or Usage()
-    return _taken(choice, reply.prompt_token_ids, usage, final=True)
+    return replace(_taken(choice, reply.prompt_token_ids, usage, final=True), name=reply.request_id)
 
 
 def decode_event(path: str, data: bytes) -> tuple[Generated | Completed, Taken | None]:
@@ -224,8 +226,9 @@ def decode_event(path: str, data: bytes) -> tuple[Generated | Completed, Taken |
     if not event.choices:
         return event, None
     if isinstance(event, Completed):
-        return event, _completion(event.choices, Usage(), final=False)
-    return event, _taken(_only(event.choices), event.prompt_token_ids, Usage(), final=False)
+        return event, replace(_completion(event.choices, Usage(), final=False), name=event.id)
+    more = _taken(_only(event.choices), event.prompt_token_ids, Usage(), final=False)
+    return event, replace(more, name=event.request_id)
 
 
 def joined(parts: Sequence[Taken], usage: Usage | None) -> Taken:
@@ -239,6 +242,7 @@ def joined(parts: Sequence[Taken], usage: Usage | None) -> Taken:
         ids=column,
         logprobs=concat_floats([part.logprobs for part in parts]),
         prompt_ids=prompt,
+        name=next((part.name for part in parts if part.name != last.name), last.name),
         cached=_cached(usage),
         fault=next((p.fault for p in parts if p.fault), None) or count_fault(column, usage.completion_tokens),
         experts=next((p.experts for p in reversed(parts) if p.experts is not None), None),
@@ -248,7 +252,7 @@ def joined(parts: Sequence[Taken], usage: Usage | None) -> Taken:
 def decode_completed(body: bytes) -> Taken:
     """A whole reply of `/v1/completions`. Raises EngineError."""
     reply = cast("Completed", decode_json(body, Completed))
-    return _completion(reply.choices, reply.usage or Usage(), final=True)
+    return replace(_completion(reply.choices, reply.usage or Usage(), final=True), name=reply.id)
 
 
 def decode_scores(body: bytes, row: Ids) -> Sequence[float]:
@@ -283,7 +287,7 @@ def _taken(choice: Choice, prompt: list[int] | None, usage: Usage, *, final: boo
     said = choice.token_ids
     if said is None:
         raise EngineError("the reply has no token_ids", retryable=False, fault="no_ids")
-    column = _ids(said)
+    column = ids_of(said)
     entries = choice.logprobs.content if choice.logprobs else None
     fault = count_fault(column, usage.completion_tokens) if final else None
     if entries is None:
@@ -297,7 +301,7 @@ def _taken(choice: Choice, prompt: list[int] | None, usage: Usage, *, final: boo
         ids=column,
         logprobs=logprobs,
         finish=finish_of(choice.finish_reason) if final or choice.finish_reason is not None else "length",
-        prompt_ids=None if prompt is None else _ids(prompt),
+        prompt_ids=None if prompt is None else ids_of(prompt),
         labels=None if spans is None else tuple((span.version, span.start) for span in spans),
         cached=_cached(usage),
         fault=fault,
@@ -312,12 +316,12 @@ def _completion(choices: Sequence[Completion], usage: Usage, *, final: bool) -> 
     if choice.token_ids is None and final:
         raise EngineError("the reply has no token_ids: this server is too old", retryable=False, fault="no_ids")
     said = choice.token_ids or []
-    column = _ids(said)
+    column = ids_of(said)
     return Taken(
         ids=column,
         logprobs=known_floats(choice.logprobs.token_logprobs if choice.logprobs else [None] * len(said)),
         finish=finish_of(choice.finish_reason) if final or choice.finish_reason is not None else "length",
-        prompt_ids=None if choice.prompt_token_ids is None else _ids(choice.prompt_token_ids),
+        prompt_ids=None if choice.prompt_token_ids is None else ids_of(choice.prompt_token_ids),
         labels=None,
         cached=_cached(usage),
         fault=count_fault(column, usage.completion_tokens) if final else None,
@@ -333,13 +337,6 @@ def _only(choices: Sequence[Choice]) -> Choice:
 
 def _cached(usage: Usage) -> int:
     return (usage.prompt_tokens_details.cached_tokens or 0) if usage.prompt_tokens_details else 0
-
-
-def _ids(values: Sequence[int]) -> Ids:
-    try:
-        return ids(values) if values else NO_IDS
-    except OverflowError as err:
-        raise EngineError("the engine answered with an id that is none", fault="unreadable") from err
 
 
 def probe(ids_: Ids, name: str, temperature: float) -> Generation:

@@ -31,7 +31,7 @@ from tugline.gateway.prompt import Deps, Prompt, make_prompt
 from tugline.gateway.session import Lane, OpenSession
 from tugline.gateway.shown import first_of, reply_of, unasked
 from tugline.gateway.spoken import converse, sampling_for, taken_in
-from tugline.gateway.upstream import attempts, sample
+from tugline.gateway.upstream import Failures, attempts, sample
 from tugline.tokens.model import Parsed
 
 T = TypeVar("T")
@@ -131,7 +131,8 @@ async def _steps(
     if feed is not None:
         feed.begin(count(prompt.ids), lambda: deps.model.live(prompt.ids, call.request.options.stop))
     admitted()
-    taken = await _sample(session, call, (prompt, sampling), deps, feed)
+    taken, retried = await _sample(session, call, (prompt, sampling), deps, feed)
+    prompt = replace(prompt, drift=prompt.drift + retried)
     parsed = await _off_loop(
         deps, lambda: deps.model.parse(prompt.ids, taken.ids, taken.finish, call.request.head.tools)
     )
@@ -151,13 +152,15 @@ async def _converse(
     admitted()
     begun = time.perf_counter()
     asked = Conversation(call.call_id, session.session_id, request.head, request.items, request.options, sampling)
+    failures = Failures(deps.metrics.fault)
     said, _ = await attempts(
-        lambda name: converse(engine, replace(asked, request_id=name)), call.call_id, deps.retry, deps.metrics.fault
+        lambda name: converse(engine, replace(asked, request_id=name)), call.call_id, deps.retry, failures
     )
     deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
     spoken = taken_in(said, request, attached, lane.forest)
     drawn = Sampled(spoken.said.sample, spoken.parsed, sampling, usage=said.usage)
-    return await _produced(session, call, spoken.prompt, drawn, deps)
+    prompt = replace(spoken.prompt, drift=spoken.prompt.drift + failures.drift)
+    return await _produced(session, call, prompt, drawn, deps)
 
 
 async def _produced(session: OpenSession, call: Inbound, prompt: Prompt, drawn: Sampled, deps: Deps) -> Produced:
@@ -212,13 +215,15 @@ async def _prepare(session: OpenSession, call: Inbound, attached: Attachment, de
 
 async def _sample(
     session: OpenSession, call: Inbound, asked: tuple[Prompt, Sampling], deps: Deps, feed: Feed | None
-) -> Sample:
+) -> tuple[Sample, tuple[str, ...]]:
+    """The sample, and what failed before it."""
     begun = time.perf_counter()
     prompt, sampling = asked
     request = _generation(session, call, prompt, sampling)
-    taken, _ = await sample(deps.engine, request, deps.retry, feed, deps.metrics.fault)
+    failures = Failures(deps.metrics.fault)
+    taken, _ = await sample(deps.engine, request, deps.retry, feed, failures)
     deps.metrics.stage.labels("generate").observe(time.perf_counter() - begun)
-    return taken
+    return taken, failures.drift
 
 
 def _make_turn(

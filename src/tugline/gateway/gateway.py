@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from tugline.core.contracts import Access, CallLog, Dialect, Engine, Measured, Policy, RoleRule, SessionCalls
+from tugline.core.contracts import Access, CallLog, Dialect, Engine, Measured, Observed, Policy, RoleRule, SessionCalls
 from tugline.core.errors import ConfigError, EngineError, RunError
 from tugline.forest.forest import Forest
 from tugline.gateway.app import GatewayApp, Router
@@ -95,6 +95,8 @@ class LocalGateway:
             lambda: (engine.info.model, engine.info.context),
             options.max_body,
         )
+        engines = {name or "policy": lane.engine for name, lane in self._lanes.items()}
+        self.metrics.readings.engines.update({n: each for n, each in engines.items() if isinstance(each, Observed)})
         self._listener: Listener | None = None
         self._watching: list[asyncio.Task[None]] = []
 

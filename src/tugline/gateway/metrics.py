@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tugline.core.contracts import EngineLoad
+from tugline.core.contracts import EngineLoad, Observed
 from tugline.core.errors import EngineError
 from tugline.core.turn import CallOutcome
 
@@ -49,6 +49,25 @@ class Loads(Collector):
                 yield family
 
 
+@dataclass(slots=True, eq=False)
+class Readings(Collector):
+    """What engines count of themselves, by name, as it is when it is asked for."""
+
+    engines: dict[str, Observed] = field(default_factory=dict)
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """See prometheus_client."""
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for engine, observed in self.engines.items():
+            for reading in observed.readings():
+                kind = GaugeMetricFamily if reading.kind == "gauge" else CounterMetricFamily
+                names = ["engine", reading.label[0]] if reading.label else ["engine"]
+                name = f"tugline_engine_{reading.name}"
+                family = families.setdefault(name, kind(name, reading.help, labels=names))
+                family.add_metric([engine, *((reading.label[1],) if reading.label else ())], reading.value)
+        yield from families.values()
+
+
 class Metrics:
     """One per gateway."""
 
@@ -85,6 +104,8 @@ class Metrics:
         )
         self.loads = Loads()
         self.registry.register(self.loads)
+        self.readings = Readings()
+        self.registry.register(self.readings)
 
     def call(self, dialect: str, outcome: CallOutcome) -> None:
         """A call has ended."""

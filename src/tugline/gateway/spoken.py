@@ -46,7 +46,7 @@ def sampling_for(policy: Policy, request: Request, info: EngineInfo, spent: Spen
 
 
 async def converse(engine: MessageEngine, asked: Conversation) -> Said:
-    """One answer. Raises EngineError for one that says nothing at all."""
+    """One answer. Raises EngineError for one that says nothing at all, whatever engine lets it pass."""
     said = await engine.converse(asked)
     blank = said.assistant.text is None and not said.assistant.calls and said.assistant.reasoning is None
     if blank and not said.sample.ids and said.usage.completion == 0:

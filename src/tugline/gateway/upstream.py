@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from random import random
 from typing import Protocol, TypeVar
 
 from tugline.core.columns import Ids
@@ -17,11 +18,34 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`attempts` in all, waiting `first_wait` x 2^n seconds (at most `max_wait`) between them."""
+    """`attempts` in all, waiting `first_wait` x 2^n seconds (at most `max_wait`) between them, and by chance up to half
+    of that less: calls that failed together do not come back together."""
 
     attempts: int = 6
     first_wait: float = 0.2
     max_wait: float = 5.0
+
+    def pause(self, failed: int, chance: float) -> float:
+        """Seconds to wait after so many failed attempts. `chance`: 0 to 1."""
+        return min(self.max_wait, self.first_wait * 2.0 ** min(failed - 1, 30)) * (1 - chance / 2)
+
+
+class Failures:
+    """Attempts of one call that failed: counted where they happen, told by the turn that came of it in the end."""
+
+    def __init__(self, count: Callable[[EngineError], None]) -> None:
+        self._count = count
+        self._faults: dict[str, None] = {}
+
+    def __call__(self, err: EngineError) -> None:
+        """One more."""
+        self._count(err)
+        self._faults[err.fault] = None
+
+    @property
+    def drift(self) -> tuple[str, ...]:
+        """`retried_<fault>` of each fault, once."""
+        return tuple(f"retried_{fault}" for fault in self._faults)
 
 
 class Listener(Protocol):
@@ -67,7 +91,6 @@ async def attempts(
 ) -> tuple[T, int]:
     """(what `ask` gives, failed attempts before it). It gets a name of its own for each attempt, beginning with `name`;
     `again` says whether another may be made. Raises EngineError as `sample` does."""
-    wait = retry.first_wait
     for attempt in range(retry.attempts):
         try:
             return await ask(f"{name}.{attempt}" if attempt else name), attempt
@@ -75,8 +98,7 @@ async def attempts(
             failed(err)
             if not err.retryable or attempt == retry.attempts - 1 or not again():
                 raise
-        await asyncio.sleep(wait)
-        wait = min(retry.max_wait, wait * 2)
+        await asyncio.sleep(retry.pause(attempt + 1, random()))
     raise EngineError("no attempt was made", retryable=False)
 
 

@@ -52,6 +52,10 @@ class Summary:
     """Turns that belong to another besides their parent, by the name of the link."""
     roots: Counter[str] = field(default_factory=Counter)
     """Turns that began a conversation, by the reason."""
+    levels: Counter[str] = field(default_factory=Counter)
+    """The policy's turns by capture level."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """The policy's turns that must not be trained, by the reason that stands on them."""
     tokens: Counter[str] = field(default_factory=Counter)
     stages: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     reasons: Counter[str] = field(default_factory=Counter)
@@ -63,6 +67,11 @@ class Summary:
     def total(self) -> int:
         """Sessions, not attempts."""
         return sum(self.sessions.values())
+
+    @property
+    def text_only(self) -> bool:
+        """Whether all of the policy's turns are text without ids: nobody expects tokens of them."""
+        return set(self.levels) == {"L0"}
 
     def as_json(self) -> dict[str, object]:
         """The stable part of `tugline report --json`, and more."""
@@ -80,6 +89,8 @@ class Summary:
             "roots": dict(sorted(self.roots.items())),
             "calls": dict(sorted(self.calls.items())),
             "tokens": dict(self.tokens),
+            "levels": dict(sorted(self.levels.items())),
+            "refused": dict(sorted(self.refused.items())),
             "drift": dict(sorted(self.drift.items())),
             "ignored": dict(sorted(self.ignored.items())),
             "other_engines": dict(sorted(self.engines.items())),
@@ -113,6 +124,8 @@ def _add_work(store: Readable, session_id: str, out: Summary) -> None:
         out.links.update(name for name, _ in turn.links)
         out.drift.update(turn.drift)
         out.engines.update([turn.engine] if turn.engine else ())
+        out.levels.update([] if turn.engine else [turn.level])
+        out.refused.update([turn.untrainable] if turn.untrainable and not turn.engine else ())
         out.tokens["prompt"] += turn.prompt_len
         out.tokens["prompt_new"] += count(turn.bridge)
         out.tokens["sampled"] += count(turn.sampled)

@@ -9,40 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from tugline.core.columns import floats_array, ids, ids_list
+from tugline.core.columns import ids
 from tugline.core.contracts import Engine, Generation, Sample
 from tugline.core.errors import EngineError
 from tugline.core.turn import Sampling
+from tugline.gateway.receipt import LINE
 from tugline.gateway.server import Listener, bind, listen
+from tugline.testing.engine_faults import Fault, as_python
 
-Fault = Literal[
-    "http_500",
-    "http_429",
-    "hang",
-    "truncated",
-    "wrong_echo",
-    "no_echo",
-    "no_logprobs",
-    "nan",
-    "wrong_count",
-    "wrong_usage",
-    "wrong_logprob_ids",
-    "positive",
-    "no_versions",
-    "drop",
-    "no_finish",
-    "garbage",
-    "short_routes",
-    "wrong_routes",
-]
+CALLER: ContextVar[dict[str, str]] = ContextVar("headers of the request that is answered")
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -53,6 +39,8 @@ class Behaviour:
 
     faults: list[Fault] = field(default_factory=list)
     """One per generation from here on, first come, first served; probes are spared."""
+    by_session: dict[str, list[Fault]] = field(default_factory=dict)
+    """The same for one session each, before `faults`."""
     version: str = "default"
     kind: Literal["raw", "processed"] = "processed"
     scale_out: bool = True
@@ -100,6 +88,7 @@ class EngineServer:
         self.now = Behaviour(**behaviour)
         self.seen = Seen()
         self.port = 0
+        self._last: dict[tuple[str, bool], Any] = {}
         self._listener: Listener | None = None
         self._paused = asyncio.Event()
         self._paused.set()
@@ -153,14 +142,22 @@ class EngineServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await work
             return
-        gone.cancel()
         status, content, extra, fault = work.result()
-        await _send(send, status, content, extra, fault)
+        sending = asyncio.ensure_future(_send(send, status, content, extra, fault))
+        await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if fault == "reset":
+            _reset(scope)
+        gone.cancel()
+        sending.cancel()
+        await asyncio.wait({sending})
+        if not sending.cancelled() and (err := sending.exception()) is not None:
+            raise err
 
     async def _answer(
         self, scope: MutableMapping[str, Any], headers: dict[str, str], body: bytes
     ) -> tuple[int, bytes | list[bytes], dict[str, str], Fault | None]:
         path, method = scope["path"], scope["method"]
+        CALLER.set(headers)
         self.seen.calls[f"{method} {path}"] += 1
         try:
             open_to_all = path in ("/health", "/metrics", "/ping")
@@ -171,6 +168,7 @@ class EngineServer:
             ):
                 raise Refused(401, "Unauthorized")
             value, fault = await self.route(method, path, scope["query_string"].decode(), body)
+            value = self._again(path, value, fault)
         except Refused as no:
             said = {"error": {"message": no.message, "type": "Error", "param": None, "code": no.status}}
             return no.status, msgspec.json.encode(said), no.headers, None
@@ -183,11 +181,18 @@ class EngineServer:
         if isinstance(value, str):
             return 200, value.encode(), {"content-type": "text/plain"}, fault
         if isinstance(value, list):
-            return 200, [b"data: " + msgspec.json.encode(v) + b"\n\n" for v in value] + [b"data: [DONE]\n\n"], {}, fault
-        content = msgspec.json.encode(value)
-        if fault == "nan":
-            content = content.replace(b'"NaN"', b"NaN")
-        return 200, content, {}, fault
+            events = [b"data: " + as_python(v) + b"\n\n" for v in value]
+            return 200, [*events, b"data: [DONE]\n\n"], {}, fault
+        return 200, as_python(value), {}, fault
+
+    def _again(self, path: str, value: Any, fault: Fault | None) -> Any:
+        """The reply; with `duplicate` the one before it on this route, of its form."""
+        kind = (path, isinstance(value, list))
+        if fault == "duplicate":
+            return self._last.get(kind, value)
+        if fault is None:
+            self._last[kind] = value
+        return value
 
     # --------------------------------------------------------------------------------------- for the APIs
 
@@ -209,11 +214,14 @@ class EngineServer:
         self.seen.finished.append(name)
         return sample
 
-    async def next_fault(self) -> Fault | None:
+    async def next_fault(self, session: str = "") -> Fault | None:
         """The fault of a generation that was asked for; those that need no sample happen here."""
-        fault = self.now.faults.pop(0) if self.now.faults else None
+        mine = self.now.by_session.get(session) or self.now.faults
+        fault = mine.pop(0) if mine else None
         if fault == "http_500":
             raise Refused(500, "EngineCore encountered an issue")
+        if fault == "http_503":
+            raise Refused(503, "overloaded", {"retry-after": "0.05"})
         if fault == "http_429":
             raise Refused(429, "too many requests", {"retry-after": "0.05"})
         if fault == "hang":
@@ -233,23 +241,11 @@ class EngineServer:
         return not self._paused.is_set()
 
 
-def logprobs_of(sample: Sample, fault: Fault | None) -> list[Any]:
-    """A float per token, or what the fault makes of it."""
-    values: list[Any] = [float(v) for v in floats_array(sample.logprobs)]
-    if fault == "nan" and values:
-        values[0] = "NaN"
-    if fault == "positive" and values:
-        values[-1] = 0.5
-    if fault == "wrong_count":
-        values = values[:-1]
-    return values
-
-
-def prompt_of(prompt: list[int], fault: Fault | None) -> list[int] | None:
-    """The echo, or what the fault makes of it."""
-    if fault == "wrong_echo":
-        return [prompt[0], *prompt]
-    return None if fault == "no_echo" else prompt
+def _reset(scope: MutableMapping[str, Any]) -> None:
+    """End the connection as a killed process does: no farewell."""
+    transport = scope["extensions"][LINE]._transport
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 def words(text: str) -> list[str]:
@@ -294,14 +290,12 @@ def spelled(engine: Engine, text: str) -> list[int]:
     return list(Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False).ids)
 
 
-def ids_said(sample: Sample) -> list[int]:
-    """As a JSON list."""
-    return ids_list(sample.ids)
-
-
 async def _send(
     send: Send, status: int, content: bytes | list[bytes], extra: Mapping[str, str], fault: Fault | None
 ) -> None:
+    if fault == "not_json":
+        html = b"<html>busy</html>"
+        content = html if isinstance(content, bytes) else [b"data: " + html + b"\n\n", b"data: [DONE]\n\n"]
     whole = content if isinstance(content, bytes) else b"".join(content)
     headers = {"content-type": "application/json" if isinstance(content, bytes) else "text/event-stream"} | dict(extra)
     if isinstance(content, bytes):
@@ -312,7 +306,12 @@ async def _send(
         raise ConnectionResetError("the server dies before it says anything")
     if fault == "garbage":
         whole = b"\xff" + whole[1:]
-    if fault == "truncated":
+    if fault == "hang_inside":
         await send({"type": "http.response.body", "body": whole[: len(whole) // 2], "more_body": True})
+        await asyncio.Event().wait()
+    if fault in ("truncated", "reset"):
+        await send({"type": "http.response.body", "body": whole[: len(whole) // 2], "more_body": True})
+        if fault == "reset":
+            return
         raise ConnectionResetError("the server dies while it answers")
     await send({"type": "http.response.body", "body": whole, "more_body": False})

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tugline.core.columns import NO_IDS, floats
 from tugline.core.contracts import Engine, EngineInfo, Generation, Sample
 from tugline.core.errors import EngineError
-from tugline.testing.engine_server import EngineServer, Fault, Hang, Refused, checked, known, words
+from tugline.testing.engine_faults import Fault, logprobs_of, prompt_of
+from tugline.testing.engine_server import EngineServer, Refused, checked, known, words
 
 BODY = frozenset(
     words(
@@ -65,27 +67,24 @@ class OpenAiServer(EngineServer):
         fault = None
         if not probe:
             self.seen.generations.append(asked)
-            fault = await self._fault()
+            fault = await self.next_fault()
         return self._reply(asked, probe=probe, fault=fault), fault
-
-    async def _fault(self) -> Fault | None:
-        if self.now.faults and self.now.faults[0] == "hang":
-            self.now.faults.pop(0)
-            raise Hang
-        return await self.next_fault()
 
     def _reply(self, asked: dict[str, Any], *, probe: bool, fault: Fault | None) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": "ok"}
         if not probe:
             message = {"role": "assistant", "content": None} | self._script[self._next % len(self._script)]
+            message = {"role": "assistant", "content": ""} if fault == "empty" else message
             self._next += 1
         prompt = sum(len(str(m)) for m in asked["messages"]) // 4
-        sampled = max(1, len(str(message)) // 4)
+        sampled = 0 if fault == "empty" else max(1, len(str(message)) // 4)
         choice: dict[str, Any] = {
             "index": 0,
             "message": message,
             "finish_reason": "tool_calls" if message.get("tool_calls") else "stop",
         }
+        if fault in ("no_finish", "strange_finish"):
+            choice["finish_reason"] = None if fault == "no_finish" else "repetition"
         reply: dict[str, Any] = {
             "id": f"chatcmpl-{len(self.seen.generations)}",
             "object": "chat.completion",
@@ -96,15 +95,20 @@ class OpenAiServer(EngineServer):
                 "completion_tokens": sampled,
                 "total_tokens": prompt + sampled,
                 "prompt_tokens_details": {"cached_tokens": prompt // 2},
+                "completion_tokens_details": {"reasoning_tokens": sampled // 2},
             },
         }
         if self.ids and asked.get("return_token_ids"):
             # a pretended tokenizer: a character is a token, and so is the end of a message
             text = "".join(f"{m['role']}:{m.get('content') or m.get('tool_calls')}\x00" for m in asked["messages"])
             said = [ord(c) for c in str(message.get("content") or message.get("tool_calls"))] + [0]
-            reply["prompt_token_ids"] = None if fault == "no_echo" else [ord(c) for c in text + "assistant:"]
+            prompt_ids = [ord(c) for c in text + "assistant:"]
+            reply["prompt_token_ids"] = prompt_of(prompt_ids, fault)
+            if fault in ("huge_id", "negative_id"):
+                said[0] = 1 << 40 if fault == "huge_id" else -1
             choice["token_ids"] = said
-            reply["usage"]["completion_tokens"] = len(said)
+            reply["usage"]["completion_tokens"] = len(said) + (fault == "wrong_usage")
             if fault != "no_logprobs":
-                choice["logprobs"] = {"content": [{"token": "", "logprob": -0.5} for _ in said]}
+                values = logprobs_of(Sample(NO_IDS, floats([-0.5] * len(said)), "stop", (), None), fault)
+                choice["logprobs"] = {"content": [{"token": "", "logprob": value} for value in values]}
         return reply

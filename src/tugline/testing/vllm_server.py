@@ -16,19 +16,8 @@ from tugline.core.routes import Routes, write_npy
 from tugline.core.turn import Sampling
 from tugline.engines import LiveWeights, Scorer
 from tugline.testing import vllm_shapes as shapes
-from tugline.testing.engine_server import (
-    EngineServer,
-    Fault,
-    Refused,
-    checked,
-    ids_said,
-    known,
-    logprobs_of,
-    prompt_of,
-    spelled,
-    valid_prompt,
-    words,
-)
+from tugline.testing.engine_faults import Fault, ids_said, logprobs_of, prompt_of, twisted, version_said
+from tugline.testing.engine_server import CALLER, EngineServer, Refused, checked, known, spelled, valid_prompt, words
 
 SAMPLING = frozenset(
     words(
@@ -159,16 +148,16 @@ class VllmServer(EngineServer):
             raise Refused(400, "stop strings are only supported when detokenize is True")
         sample, fault = await self._sample(f"generate-tokens-{asked['request_id']}", prompt, params, asked)
         values = logprobs_of(sample, fault)
-        said = ids_said(sample)
+        said = ids_said(sample, fault)
         told = [token + 1 for token in said] if fault == "wrong_logprob_ids" else said
         content = None
         if params.get("logprobs") is not None and fault != "no_logprobs":
-            content = [self._entry(t, v, params) for t, v in zip(told, values, strict=False)]
-        spans = None if fault == "no_versions" else self._spans(sample)
-        choice = shapes.generate_choice(said, None if fault == "no_finish" else sample.finish, content, spans)
+            content = [self._entry(t, v, params) for t, v in zip([*told, 0], values, strict=False)]
+        spans = None if fault == "no_versions" else self._spans(sample, fault)
+        choice = shapes.generate_choice(said, self._finish(sample, fault), content, spans)
         choice["routed_experts"] = self._routed(prompt, sample, params, fault)
         echo = prompt_of(prompt, fault) if asked.get("return_token_ids") else None
-        reply = shapes.generated(asked["request_id"], echo, choice)
+        reply = shapes.generated(f"generate-tokens-{self._name(asked, fault)}", echo, choice)
         if params.get("prompt_logprobs") is not None:
             scores = [-1.5] * len(prompt)
             if isinstance(self.inner, Scorer):
@@ -190,9 +179,9 @@ class VllmServer(EngineServer):
         array = np.array(rows, np.uint8).reshape(-1, *self.now.experts)
         return base64.b64encode(write_npy(Routes(0, *self.now.experts, "uint8", array.tobytes()))).decode()
 
-    def _spans(self, sample: Sample) -> list[dict[str, Any]]:
+    def _spans(self, sample: Sample, fault: Fault | None) -> list[dict[str, Any]]:
         runs = sample.version_runs if isinstance(self.inner, LiveWeights) and self._weights is not None else ()
-        starts = [(str(version), start) for start, version in runs] or [(self.now.version, 0)]
+        starts = [(str(version), start) for start, version in runs] or [(version_said(self.now.version, fault), 0)]
         ends = [start for _, start in starts[1:]] + [count(sample.ids)]
         return [shapes.span(v, s, e) for (v, s), e in zip(starts, ends, strict=True)]
 
@@ -205,13 +194,14 @@ class VllmServer(EngineServer):
         prompt = valid_prompt(asked.get("prompt"), self.inner)
         sample, fault = await self._sample(f"cmpl-{asked['request_id']}-0", prompt, asked, asked)
         logprobs = None if fault == "no_logprobs" else self._listed(sample, fault, asked)
-        told = (ids_said(sample), prompt_of(prompt, fault)) if asked.get("return_token_ids") else None
-        choice = shapes.completion_choice("", sample.finish, logprobs, told)
+        told = (ids_said(sample, fault), prompt_of(prompt, fault)) if asked.get("return_token_ids") else None
+        choice = shapes.completion_choice("", self._finish(sample, fault), logprobs, told)
         choice["routed_experts"] = self._routed(prompt, sample, asked, fault)
         usage = self._usage(prompt, sample, fault)
+        frame = {"id": f"cmpl-{self._name(asked, fault)}", "object": "text_completion"}
         if asked.get("stream"):
-            return shapes.completion_events(choice, usage), fault
-        return {"object": "text_completion", "choices": [choice], "usage": usage}, fault
+            return [frame | event for event in shapes.completion_events(choice, usage)], fault
+        return frame | {"choices": [choice], "usage": usage}, fault
 
     def _listed(self, sample: Sample, fault: Fault | None, asked: dict[str, Any]) -> dict[str, Any]:
         best = -0.25 * (asked["temperature"] if self.now.kind == "processed" else 1.0)
@@ -224,16 +214,22 @@ class VllmServer(EngineServer):
         if not params.get("ignore_eos") and params.get("max_tokens") != 1:
             raise Refused(400, "this server is strict: the stop set is the driver's")
         probe = PROBES in name
-        session = self.seen.headers[-1].get("x-session-id") or ("probe " + name)
+        session = CALLER.get().get("x-session-id") or ("probe " + name)
         fault = None
         if not probe:
             self.seen.generations.append(asked)
-            fault = await self.next_fault()
+            fault = await self.next_fault(session)
         full = {"temperature": 1.0, "top_p": 1.0, "top_k": 0} | params
-        sample = await self.sampled(name, session, prompt, full)
+        sample = twisted(await self.sampled(name, session, prompt, full), fault, self.inner.info)
         told = (len(prompt), sample.cached_tokens, len(prompt), count(sample.ids))
         self.counts.update(dict(zip(COUNTED, told, strict=True)))
         return sample, fault
+
+    def _finish(self, sample: Sample, fault: Fault | None) -> str | None:
+        return {"no_finish": None, "strange_finish": "repetition"}.get(fault or "", sample.finish)
+
+    def _name(self, asked: dict[str, Any], fault: Fault | None) -> str:
+        return "another" if fault == "other_reply" else asked["request_id"]
 
     def _usage(self, prompt: list[int], sample: Sample, fault: Fault | None) -> dict[str, Any]:
         n = count(sample.ids) + (fault == "wrong_usage")

@@ -72,7 +72,7 @@ def generate_events(reply: Mapping[str, Any], counts: JsonObject) -> list[JsonOb
         last = at >= len(said) - 1
         part = choice | {
             "token_ids": said[at : at + 1],
-            "logprobs": None if content is None else {"content": content[at : at + 1]},
+            "logprobs": None if content is None else {"content": content[at : None if last else at + 1]},
             "finish_reason": choice["finish_reason"] if last else None,
             "weight_versions": choice["weight_versions"] if last else None,
             "routed_experts": choice["routed_experts"] if last else None,
@@ -85,7 +85,7 @@ def generate_events(reply: Mapping[str, Any], counts: JsonObject) -> list[JsonOb
 
 
 def completion_choice(
-    text: str, finish: str, logprobs: JsonObject | None, ids: tuple[list[int], list[int] | None] | None
+    text: str, finish: str | None, logprobs: JsonObject | None, ids: tuple[list[int], list[int] | None] | None
 ) -> JsonObject:
     """The choice of a reply of /v1/completions. `ids`: sampled ones and the prompt's, None when not asked for."""
     sampled, prompt = ids or (None, None)
@@ -112,7 +112,9 @@ def completion_events(choice: JsonObject, counts: JsonObject) -> list[JsonObject
         part = choice | {
             "text": "" if at else choice["text"],
             "token_ids": None if said is None else said[at:end],
-            "logprobs": None if logprobs is None else {k: v[at:end] for k, v in lists.items()},
+            "logprobs": None
+            if logprobs is None
+            else {k: v[at : None if at == steps - 1 else end] for k, v in lists.items()},
             "finish_reason": choice["finish_reason"] if at == steps - 1 else None,
             "prompt_token_ids": None if at else choice["prompt_token_ids"],
             "routed_experts": choice["routed_experts"] if at == steps - 1 else None,

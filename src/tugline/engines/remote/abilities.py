@@ -48,6 +48,9 @@ class Line:
     hint: str = ""
 
 
+UNPROVEN = frozenset({"sglang"})
+"""Drivers that have never met a real server."""
+UNPROVEN_NOTE = "this driver was written from SGLang's sources and has never met a real server: unproven"
 FLAGS: dict[str, dict[str, str]] = {
     "vllm": {
         "token_in": "start vLLM with --enable-scale-out",
@@ -72,6 +75,8 @@ def verdict(a: Abilities) -> list[Line]:
     """What works, what does not, and the flag to add, in the order of importance for training."""
     flag = FLAGS.get(a.engine, {})
     lines = [_level(a, flag)]
+    if a.engine in UNPROVEN:
+        lines.append(Line(None, UNPROVEN_NOTE, "tell us what this command says of yours"))
     if a.tokenizer == "differs":
         lines.append(Line(False, "another tokenizer than the model directory's", "name the directory that it serves"))
     elif a.tokenizer == "unknown" and a.level == "L4":

@@ -2,85 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
+import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import aiohttp
-import msgspec
 
-from tugline.core.errors import ConfigError, EngineError
-from tugline.core.paths import expanded
+from tugline.core.errors import EngineError
+from tugline.engines.remote.refusal import PEEK, Answer, refusal_text, refused, retry_after
+from tugline.engines.remote.where import Remote, read_key, remote_url
 
-PEEK = 300
-"""Characters of an error body that are shown."""
-RETRYABLE = frozenset({408, 409, 425, 429})
+__all__ = ["Answer", "Http", "Remote", "read_key", "refusal_text", "refused", "remote_url", "retry_after"]
+
 BODY_LIMIT = 256 << 20
-"""Bytes of one reply. A window of a million tokens echoed is 8 MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """Where an engine listens and how long to wait for it. Seconds."""
-
-    url: str
-    """Without a slash at the end."""
-    key: str | None = field(default=None, repr=False)
-    connect: float = 10.0
-    reply: float = 1800.0
-    """For a whole generation."""
-    patience: float = 60.0
-    """For an engine that does not answer, before calls fail."""
-    served: str | None = None
-    """The model's name there; None: the first that the engine lists."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole reply. Header names are lower case."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str]
-
-
-def remote_url(text: str, where: str = "engine") -> str:
-    """A base URL as people write it. Raises ConfigError."""
-    url = text.rstrip("/")
-    if not url.startswith(("http://", "https://")) or len(url.partition("://")[2]) < 1:
-        raise ConfigError(f"{text!r} is no URL such as http://127.0.0.1:8000", where=where)
-    if "@" in url.partition("://")[2].partition("/")[0]:
-        raise ConfigError("a key stands in the URL; name its file or variable instead", where=where)
-    return url
-
-
-def read_key(file: str | None, variable: str | None, where: str) -> str | None:
-    """The key in a file (whitespace around it does not count) or an environment variable. Raises ConfigError."""
-    if file is not None:
-        path = expanded(file, f"{where}.key_file")
-        try:
-            text = path.read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as err:
-            raise ConfigError(f"{path}: cannot be read: {err}", where=f"{where}.key_file") from err
-        if not text or "\n" in text:
-            raise ConfigError(f"{path}: is not one line with a key", where=f"{where}.key_file")
-        return text
-    if variable is not None:
-        text = os.environ.get(variable, "").strip()
-        if not text:
-            raise ConfigError(f"the environment variable {variable} is not set", where=f"{where}.key_env")
-        return text
-    return None
+"""Bytes of one reply, or of one event of a stream. A window of a million tokens echoed is 8 MB."""
+LOOK_LIMIT = 16 << 20
+"""Bytes of what a question is answered: models, metrics."""
+ERROR_LIMIT = 1 << 16
+"""Bytes that are read of an error."""
+_ZIPPED = ("gzip", "deflate")
+_NONE = ("", "identity")
+_OTHER = (b":", b"event:", b"id:", b"retry:")
+"""Lines of an event stream that say nothing here."""
 
 
 class Http:
-    """Requests to one engine. Cancelling a request closes its connection, which engines take for an abort."""
+    """Requests to one engine. Cancelling a request closes its connection, which engines take for an abort.
+
+    Nothing of a reply is taken on trust: it is read up to a limit, unpacked up to a limit, and never followed to
+    another address, which would get the key.
+    """
 
     def __init__(self, remote: Remote, headers: Mapping[str, str] | None = None) -> None:
         self._remote = remote
-        self._headers = {"content-type": "application/json", **(headers or {})}
+        self._headers = {"content-type": "application/json", "accept-encoding": "identity", **(headers or {})}
         if remote.key is not None and not headers:
             self._headers["authorization"] = f"Bearer {remote.key}"
         self._session: aiohttp.ClientSession | None = None
@@ -93,6 +48,8 @@ class Http:
                 headers=self._headers,
                 read_bufsize=1 << 20,
                 raise_for_status=False,
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
 
     async def close(self) -> None:
@@ -118,7 +75,9 @@ class Http:
         with _named(self._remote.url):
             async with self._request("POST", path, body, headers, None) as response:
                 if response.status != 200:
-                    raise refused(Answer(response.status, await response.read(), _lower(response.headers)))
+                    raise refused(await self._answer(response, ERROR_LIMIT))
+                if _encoding(response) not in _NONE:
+                    raise _packed(response)
                 yield _events(response)
 
     async def _whole(
@@ -126,7 +85,15 @@ class Http:
     ) -> Answer:
         with _named(self._remote.url):
             async with self._request(method, path, body, headers, seconds) as response:
-                return Answer(response.status, await response.read(), _lower(response.headers))
+                limit = LOOK_LIMIT if method == "GET" else BODY_LIMIT
+                return await self._answer(response, ERROR_LIMIT if response.status != 200 else limit)
+
+    async def _answer(self, response: aiohttp.ClientResponse, limit: int) -> Answer:
+        """Read an answer. An error's body may be cut, and may not repeat the key."""
+        if response.status == 200:
+            return Answer(200, await _read(response, limit), _lower(response.headers))
+        body = b"" if _encoding(response) not in _NONE else await _peeked(response, limit)
+        return Answer(response.status, self._remote.without_key(body), _lower(response.headers))
 
     @asynccontextmanager
     async def _request(
@@ -138,10 +105,9 @@ class Http:
         limits = aiohttp.ClientTimeout(
             total=r.reply if seconds is None else seconds, sock_connect=min(r.connect, seconds or r.connect)
         )
-        url = r.url + path
-        async with self._session.request(method, url, data=body, headers=headers, timeout=limits) as response:
-            if int(response.headers.get("content-length", 0)) > BODY_LIMIT:
-                raise EngineError("the engine's reply is too large", retryable=False, fault="too_large")
+        async with self._session.request(
+            method, r.url + path, data=body, headers=headers, timeout=limits, allow_redirects=False
+        ) as response:
             yield response
 
 
@@ -165,65 +131,78 @@ class _named:
             raise EngineError(f"{self._url}: {type(err).__name__}: {err}"[:PEEK], fault="transport") from err
 
 
-class _Error(msgspec.Struct):
-    message: str | None = None
+def _encoding(response: aiohttp.ClientResponse) -> str:
+    return response.headers.get("content-encoding", "").strip().lower()
 
 
-class _Refusal(msgspec.Struct):
-    error: _Error | str | None = None
-    message: str | None = None
-    detail: object = None
+def _packed(response: aiohttp.ClientResponse) -> EngineError:
+    why = f"the engine packs its replies ({_encoding(response)[:20]}) though asked not to"
+    return EngineError(why, retryable=False, fault="packed")
 
 
-def refusal_text(body: bytes) -> str:
-    """What an error body says, in whatever of the usual shapes."""
-    try:
-        said = msgspec.json.decode(body, type=_Refusal)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return " ".join(body.decode("utf-8", "replace").split())[:PEEK]
-    error = said.error.message if isinstance(said.error, _Error) else said.error
-    text = error or said.message or (str(said.detail) if said.detail is not None else "")
-    return " ".join((text or body.decode("utf-8", "replace")).split())[:PEEK]
+def _too_large(limit: int) -> EngineError:
+    return EngineError(f"the engine's reply is larger than {limit} bytes", retryable=False, fault="too_large")
 
 
-def refused(answer: Answer) -> EngineError:
-    """The error that another status than 200 means."""
-    status = answer.status
-    text = refusal_text(answer.body)
-    hint = {401: "; its key is missing or wrong", 403: "; its key may not do this, or the route is switched off"}
-    err = EngineError(
-        f"the engine answered {status}{hint.get(status, '')}{': ' + text if text else ''}",
-        retryable=status >= 500 or status in RETRYABLE,
-        fault=f"http_{status}",
-    )
-    return err
+async def _peeked(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The beginning of a body."""
+    found = bytearray()
+    async for chunk in response.content.iter_any():
+        found += chunk
+        if len(found) >= limit:
+            break
+    return bytes(found[:limit])
 
 
-def retry_after(answer: Answer) -> float | None:
-    """Seconds that the engine asks to be left alone, at most ten minutes; None: it does not ask."""
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            return min(600.0, max(0.0, float(answer.headers[name]) * unit))
-        except (KeyError, ValueError):
-            continue
-    return None
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """A whole body, unpacked. Raises EngineError when it is larger than `limit` bytes."""
+    encoding = _encoding(response)
+    if encoding not in (*_NONE, *_ZIPPED):
+        raise _packed(response)
+    if int(response.headers.get("content-length", 0)) > limit:
+        raise _too_large(limit)
+    unpack = zlib.decompressobj(wbits=47) if encoding in _ZIPPED else None
+    parts: list[bytes] = []
+    left = limit
+    async for chunk in response.content.iter_any():
+        part = chunk
+        if unpack is not None:
+            try:
+                part = unpack.decompress(chunk, left + 1)
+            except zlib.error as err:
+                raise EngineError("the engine's reply cannot be unpacked", fault="unreadable") from err
+        left -= len(part)
+        if left < 0:
+            raise _too_large(limit)
+        parts.append(part)
+    if unpack is not None and not unpack.eof:
+        raise EngineError("the engine's packed reply has no end", fault="truncated")
+    return b"".join(parts)
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    async for line in response.content:
-        if line.startswith(b"data:"):
-            data = line[5:].strip()
-            if data == b"[DONE]":
-                return
-            yield data
+    """Data of each event, up to [DONE]. Engines write an event's data in one line."""
+    rest = bytearray()
+    seen = 0
+    async for chunk in response.content.iter_any():
+        rest += chunk
+        begin = 0
+        while (end := rest.find(b"\n", max(begin, seen))) >= 0:
+            line = bytes(rest[begin:end]).strip()
+            begin = end + 1
+            if line.startswith(b"data:"):
+                data = line[5:].strip()
+                if data == b"[DONE]":
+                    return
+                yield data
+            elif line and not line.startswith(_OTHER):  # an event may hide in it
+                raise EngineError(f"a line of the engine's stream cannot be read: {line[:60]!r}", fault="unreadable")
+        del rest[:begin]
+        seen = len(rest)
+        if seen > BODY_LIMIT:
+            raise _too_large(BODY_LIMIT)
     raise EngineError("the engine's stream ended without its end", fault="truncated")
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
-
-
-async def settled(task: asyncio.Task[object]) -> None:
-    """Wait for a task that was cancelled."""
-    task.cancel()
-    await asyncio.wait({task})

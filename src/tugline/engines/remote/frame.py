@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tugline.core.columns import NO_FLOATS, NO_IDS, Ids
-from tugline.core.contracts import EngineInfo, EngineLoad, JournalEntry, Sample
+from tugline.core.contracts import EngineInfo, EngineLoad, JournalEntry, Reading, Sample
 from tugline.core.errors import EngineError, boundary
 from tugline.engines.journal import JournalWriter, journal_path, next_boot, routes_path
 from tugline.engines.modeldir import ModelFiles
 from tugline.engines.remote.abilities import Abilities, Kind
-from tugline.engines.remote.breaker import Breaker
-from tugline.engines.remote.client import Http, Remote, refused
+from tugline.engines.remote.client import Http
+from tugline.engines.remote.guard import Guard
 from tugline.engines.remote.promtext import totals
+from tugline.engines.remote.refusal import Refusal, refused
 from tugline.engines.remote.reply import Taken, sample_of
+from tugline.engines.remote.where import Remote
 
 LOOK = 5.0
 """Seconds that a look at an engine's health, an abort or a question may take."""
-FAULTY = ("unreachable", "timeout", "truncated", "transport", "stream_error")
-"""Faults of the engine or its network, beside 5xx: they open the breaker."""
 CAPACITY = 64
 AGAIN = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Seconds after which an abort that shows no effect is repeated; then the connection is closed."""
@@ -80,8 +80,7 @@ class Frame(ABC):
         self._files = files
         self._journal_dir = journal_dir
         self._journal: JournalWriter | None = None
-        self._breaker = Breaker()
-        self._look = asyncio.Lock()
+        self.guard = Guard(remote, self.faults, self._meet_again)
         self._state = State()
         self._info = EngineInfo(
             kind=kind,
@@ -111,7 +110,6 @@ class Frame(ABC):
         await asyncio.to_thread(self._open)
         try:
             await self._came_up()
-            self._met(await self.greet())
         except BaseException:
             await self.close()
             raise
@@ -140,6 +138,7 @@ class Frame(ABC):
         """Idempotent. The engine itself goes on: it is not ours."""
         for task in list(self._state.running.values()):
             task.cancel()
+        self.guard.close()
         if self._state.loose:
             await asyncio.wait(self._state.loose, timeout=LOOK)
         await self.http.close()
@@ -157,24 +156,33 @@ class Frame(ABC):
             why = f"request {name!r} is already running"
             raise EngineError(why, retryable=False, fault="bad_request")
 
+        sent = False
+
         async def admitted() -> Work:
-            await self._admit()
-            return await ask()
+            nonlocal sent
+            await self.guard.admit()
+            sent = True
+            with boundary(EngineError, "ask the engine"):
+                return await ask()
 
         task = self._state.running[name] = asyncio.ensure_future(admitted())
         try:
             taken, runs = await self._taken(name, task)
         except EngineError as err:
-            self._failed(err)
-            self._forget_at_engine(name)
+            self.guard.failed(err)
+            if sent:
+                self._forget_at_engine(name)
+            err.message = self.remote.without_key(err.message.encode("utf-8", "replace")).decode("utf-8", "replace")
+            err.args = (err.message,)
             raise
         except asyncio.CancelledError:
-            self._forget_at_engine(name)
+            if sent:
+                self._forget_at_engine(name)
             raise
         finally:
             self._state.running.pop(name, None)
             self._state.aborted.discard(name)
-        self._breaker.succeeded()
+        self.guard.succeeded()
         if taken.fault is not None:
             self.faults[taken.fault] += 1
         return taken, runs
@@ -206,57 +214,21 @@ class Frame(ABC):
 
     # ---------------------------------------------------------------------------------------------- the breaker
 
-    async def _admit(self) -> None:
-        """Wait while the engine is known to be down. Raises EngineError, not retryable, when that takes too long."""
-        loop = asyncio.get_running_loop()
-        if not self._breaker.open and self._breaker.pause(loop.time()) == 0:
-            return
-        limit = loop.time() + self.remote.patience
-        while self._breaker.open or self._breaker.pause(loop.time()) > 0:
-            if loop.time() >= limit:
-                raise EngineError(
-                    f"{self.remote.url} has not answered for {self.remote.patience:.0f} s",
-                    retryable=False,
-                    fault="circuit_open",
-                )
-            async with self._look:
-                if self._breaker.open or self._breaker.pause(loop.time()) > 0:
-                    await asyncio.sleep(min(self._breaker.pause(loop.time()), max(0.0, limit - loop.time())))
-                    await self._again()
-
-    async def _again(self) -> None:
-        """One look. An engine that is back may be another one: it is met anew before anybody calls it."""
-        if not self._breaker.open:
-            return
+    async def _meet_again(self) -> bool:
+        """One look at an engine that was away. It may be another one: it is met anew before anybody calls it."""
         if not await self.alive():
-            self._breaker.looked()
-            return
-        try:
-            self._met(await self.greet())
-            await self.came_back()
-        except EngineError as err:
-            self.faults[err.fault] += 1
-            if not err.retryable:
-                raise
-            self._breaker.looked()
-            return
-        self._breaker.succeeded()
+            return False
+        self._met(await self.greet())
+        await self.came_back()
+        return True
 
     async def came_back(self) -> None:
         """Bring an engine that answers again to where it was; nothing is to be done for most. Raises EngineError."""
         return None
 
-    def _failed(self, err: EngineError) -> None:
-        self.faults[err.fault] += 1
-        if err.fault in FAULTY or err.fault.startswith("http_5"):
-            now = asyncio.get_running_loop().time()
-            if self._breaker.failed(now, gone=err.fault == "unreachable"):
-                self.faults["circuit_opened"] += 1
-
-    def hold(self, seconds: float | None) -> None:
-        """The engine asked to be left alone."""
-        if seconds:
-            self._breaker.hold(asyncio.get_running_loop().time() + min(seconds, self.remote.patience))
+    def readings(self) -> tuple[Reading, ...]:
+        """See Observed."""
+        return self.guard.readings()
 
     async def measured(self, names: Mapping[str, str]) -> EngineLoad:
         """What `/metrics` says; `names`: of the engine's series, by field of EngineLoad. Raises EngineError."""
@@ -275,12 +247,20 @@ class Frame(ABC):
             return False
 
     async def _came_up(self) -> None:
-        loop = asyncio.get_running_loop()
+        """Wait until it answers and has said what it can do."""
+        loop, wait = asyncio.get_running_loop(), min(1.0, self.remote.patience / 20)
         limit = loop.time() + self.remote.patience
-        while not await self.alive():
-            if loop.time() >= limit:
-                raise EngineError(f"nobody answers at {self.remote.url}/health", retryable=False, fault="unreachable")
-            await asyncio.sleep(min(1.0, self.remote.patience / 20))
+        while True:
+            err = EngineError(f"nobody answers at {self.remote.url}", retryable=True, fault="unreachable")
+            if await self.alive():
+                try:
+                    return self._met(await self.greet())
+                except EngineError as met:
+                    err = met
+            pause = max(wait, (err.after or 0.0) if isinstance(err, Refusal) else 0.0)
+            if not err.retryable or loop.time() + pause > limit:
+                raise err
+            await asyncio.sleep(pause)
 
     def _met(self, found: Abilities) -> None:
         """Raises EngineError when the engine cannot serve this policy, or not any more."""
@@ -320,7 +300,10 @@ class Frame(ABC):
             finish=sample.finish,
             version_runs=runs,
         )
-        await asyncio.to_thread(self._write, journal, entry, taken.experts)
+        try:
+            await asyncio.to_thread(self._write, journal, entry, taken.experts)
+        except EngineError as err:  # to sample again would not help a full disk
+            raise EngineError(err.message, retryable=False, fault="no_record") from err
         return sample
 
     def _write(self, journal: JournalWriter, entry: JournalEntry, experts: bytes | None) -> None:

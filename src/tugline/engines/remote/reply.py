@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from tugline.core.columns import Floats, Ids, count, floats, floats_array
+from tugline.core.columns import NO_IDS, Floats, Ids, count, floats, floats_array, ids, ids_array
 from tugline.core.contracts import Sample
 from tugline.core.errors import EngineError
 from tugline.core.routes import read_npy
@@ -20,8 +20,9 @@ from tugline.core.turn import Finish
 UNKNOWN = -9998.0
 """At and below it a log-probability is none: vLLM writes -9999 for NaN, for minus infinity and for one it has not."""
 FINISHES: dict[str, Finish] = {"stop": "stop", "length": "length", "abort": "abort"}
+_WORD = re.compile(r"[^A-Za-z0-9]+")
 _NUMBERED = re.compile(r"(?:.*\D)?(\d{1,9})")
-_NOT_JSON = re.compile(rb"(?<=[\s:\[,])(?:NaN|-?Infinity)(?=[\s,\]}])")
+_NOT_JSON = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)|-?\b(?:NaN|Infinity)\b')
 
 Label = tuple[str, int]
 """(the engine's name of the weights, index of the first token that they sampled)."""
@@ -41,6 +42,8 @@ class Taken:
     fault: str | None = None
     experts: bytes | None = None
     """Routes as the engine spells them: a NumPy file's bytes."""
+    name: str | None = None
+    """The engine's name for the request; None: the reply does not say it."""
 
 
 def decode_json(body: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
@@ -49,19 +52,38 @@ def decode_json(body: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.DecodeError as err:
-            if isinstance(err, msgspec.ValidationError) or not _NOT_JSON.search(body):
+            if isinstance(err, msgspec.ValidationError):
                 raise
-            return msgspec.json.decode(_NOT_JSON.sub(b"null", body), type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as err:
+            mended = _NOT_JSON.sub(lambda m: m[0] if m[0].startswith(b'"') else b"null", body)  # texts stay as they are
+            return msgspec.json.decode(mended, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as err:
         raise EngineError(f"the engine's reply cannot be read: {err}", fault="unreadable") from err
+
+
+def ids_of(values: Sequence[int]) -> Ids:
+    """int32[n]. Raises EngineError for a number that can be no id; which ids there are is checked on the sample."""
+    if not values:
+        return NO_IDS
+    try:
+        column = ids(values)
+    except OverflowError as err:
+        raise EngineError("the engine answered with an id that is none", fault="unreadable") from err
+    if int(ids_array(column).min()) < 0:
+        raise EngineError("the engine answered with an id below 0", fault="unreadable")
+    return column
 
 
 def finish_of(raw: str | None) -> Finish:
     """The engine's word for how it ended. Raises EngineError for one that means nothing here."""
     known = FINISHES.get(raw or "")
     if known is None:
-        raise EngineError(f"the engine ended with {raw!r}", fault=f"finish_{raw or 'none'}"[:40])
+        raise EngineError(f"the engine ended with {raw!r}"[:300], fault=finish_fault(raw))
     return known
+
+
+def finish_fault(raw: str | None) -> str:
+    """The fault of an end that means nothing here. Metrics count by it, so it is made of few letters."""
+    return f"finish_{_WORD.sub('_', raw or 'none').lower()}"[:40]
 
 
 def known_floats(values: Sequence[float | None]) -> Floats:
