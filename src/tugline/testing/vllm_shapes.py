@@ -109,12 +109,11 @@ def completion_events(choice: JsonObject, counts: JsonObject) -> list[JsonObject
     events: list[JsonObject] = []
     for at in range(steps):
         end = at + 1 if said else None
+        rest = None if at == steps - 1 else end  # a list that is too long ends too late
         part = choice | {
             "text": "" if at else choice["text"],
             "token_ids": None if said is None else said[at:end],
-            "logprobs": None
-            if logprobs is None
-            else {k: v[at : None if at == steps - 1 else end] for k, v in lists.items()},
+            "logprobs": None if logprobs is None else {k: v[at:rest] for k, v in lists.items()},
             "finish_reason": choice["finish_reason"] if at == steps - 1 else None,
             "prompt_token_ids": None if at else choice["prompt_token_ids"],
             "routed_experts": choice["routed_experts"] if at == steps - 1 else None,
