@@ -29,6 +29,7 @@ from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
 from tugline.gateway.running import Timing
 from tugline.harnesses import harness as find_harness
 from tugline.harnesses.roles import RULES
+from tugline.rollout.judging import Judging
 from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
 from tugline.sandboxes import provider as sandbox_provider
@@ -266,16 +267,22 @@ async def choose_sandbox(settings: Settings, run_dir: Path, tasks: tuple[Task, .
     return provider
 
 
+def sandbox_limits(settings: Settings) -> Limits:
+    """What one sandbox may use."""
+    box = settings.sandbox
+    return Limits(box.memory, box.disk, box.pids)
+
+
 def spec_of(settings: Settings, tasks: tuple[Task, ...], context: int) -> RolloutSpec:
     """The rollout that settings describe."""
-    c, limits, box = settings.run.concurrency, settings.limits, settings.sandbox
+    c, limits = settings.run.concurrency, settings.limits
     return RolloutSpec(
         tasks=tasks,
         n=settings.run.n,
         policy=policy_of(settings),
         concurrency=Concurrency(c.boot, c.run, c.judge),
         limits=StageLimits(limits.boot_timeout, limits.agent_timeout, limits.judge_timeout),
-        sandbox_limits=Limits(box.memory, box.disk, box.pids),
+        sandbox_limits=sandbox_limits(settings),
         max_attempts=1 + limits.infra_retries,
         context=context,
         max_tokens=settings.sampling.max_tokens,
@@ -327,7 +334,7 @@ async def wired(
             gate=gateway,
             sandboxes=provider,
             harness=harness,
-            verifier_for=verifier_for,
+            judge=Judging(provider, verifier_for, sandbox_limits(settings), say).judge,
             build=lambda state, turns, calls: make_trajectory(
                 state, list(turns), list(calls), engine.info.logprob_kind
             ),

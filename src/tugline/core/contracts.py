@@ -428,6 +428,10 @@ class Verdict:
 
     reward: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    """Names of proofs that the work cheated; such a verdict has the reward 0."""
+    marks: tuple[str, ...] = ()
+    """Names of what people may want to look at; they cost nothing."""
 
 
 class Verifier(Protocol):

@@ -51,6 +51,44 @@ class Budgets:
 
 
 @dataclass(frozen=True, slots=True)
+class Carry:
+    """Which of an agent's changes to the work directory go into the fresh box where they are judged.
+
+    Patterns are shell wildcards. One without a slash fits a file or directory of that name anywhere, one with a slash
+    the whole path below the work directory. Whatever is not carried stands as the task has it.
+    """
+
+    accept: tuple[str, ...] = ("*",)
+    restore: tuple[str, ...] = ()
+    """Restored from the task, accepted or not."""
+
+
+PYTHON_RESTORE = (
+    "conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", "sitecustomize.py",
+    "usercustomize.py", "*.pth", "pytest.py", "pluggy", "unittest", "__pycache__", "*.pyc", "*.pyo", "*.egg-info",
+    "*.dist-info", ".git",
+)  # fmt: skip
+"""What decides how Python tests run, or hides code from readers: never taken from an agent where tests are Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a multi-step task; `min_reward` ends the session when the step scores below it."""
+
+    name: str
+    instruction: str
+    verifier_dir: Path | None
+    solution_dir: Path | None = None
+    setup: Path | None = None
+    """A script run in the sandbox before the step's agent."""
+    agent_seconds: float | None = None
+    judge_seconds: float | None = None
+    verifier_env: Mapping[str, str] = field(default_factory=dict)
+    min_reward: Mapping[str, float] = field(default_factory=dict)
+    """Part of the reward -> least value; `reward` is the whole."""
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One task. `verifier_dir` holds the hidden tests: it is never mounted where an agent runs."""
 
@@ -70,5 +108,10 @@ class Task:
     routes: tuple[ModelRoute, ...] = ()
     """Model names that do not mean the policy in this task; they come before the run's own."""
     metadata: Mapping[str, object] = field(default_factory=dict)
+    verifier: str = "harbor"
+    """Name of the verifier, with its argument behind a colon where it takes one."""
+    verifier_options: Mapping[str, object] = field(default_factory=dict)
+    carry: Carry | None = None
+    """None: judged in a clone of the agent's work directory. Else in a fresh box that gets what is carried."""
     digest: str = ""
     """sha256 over the sorted (path, sha256 of content) lines, as Harbor defines it."""

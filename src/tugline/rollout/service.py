@@ -137,10 +137,10 @@ class RolloutService:
         async with self._judge:
             await self._enter(Judging(key, end.outcome))
             try:
-                verdict = await stages.judge(self._spec, self._parts, task, key, box)
+                judged = await stages.judge(self._spec, self._parts, task, key, box)
             except VerifierError as err:
                 return Ended(key, Outcome.JUDGE_FAILED, reason=describe(err))
-        return stages.ended(key, end, verdict)
+        return stages.ended(key, end, judged)
 
     async def _enter(self, state: SessionState) -> None:
         await self._parts.store.put_session(state)

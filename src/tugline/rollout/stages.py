@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tugline.core.clock import Deadline
-from tugline.core.contracts import Bundle, Command, Exit, Gateway, Launch, Sandbox, SessionCalls, Verdict
-from tugline.core.errors import HarnessError, SandboxError, TuglineError, VerifierError, describe
+from tugline.core.contracts import Bundle, Command, Exit, Gateway, Launch, Sandbox, SessionCalls
+from tugline.core.errors import HarnessError, SandboxError, TuglineError, describe
 from tugline.core.session import Ended, Outcome, SessionKey
 from tugline.core.task import Task
+from tugline.rollout.judging import Judged
 from tugline.rollout.spec import Parts, RolloutSpec
 from tugline.rollout.transitions import AgentEnd, agent_end
 
@@ -66,23 +67,10 @@ async def run(
     return agent_end(exit, parts.harness.failure(exit, log), calls), calls
 
 
-async def judge(spec: RolloutSpec, parts: Parts, task: Task, key: SessionKey, box: Sandbox) -> Verdict:
-    """Score what the agent left, in a clone that the agent never saw. Raises VerifierError (infra)."""
-    limit = task.budgets.judge or spec.limits.judge
-    deadline = Deadline.after(limit)
-    clone: Sandbox | None = None
-    try:
-        async with asyncio.timeout(limit + CLOSE_SECONDS):
-            clone = await box.clone()
-            out = await asyncio.to_thread(session_dir, parts, key)
-            return await parts.verifier_for(task).judge(task, clone, deadline, out / "verifier")
-    except TimeoutError as err:
-        raise VerifierError(f"no verdict within {limit:g} s") from err
-    except SandboxError as err:
-        raise VerifierError(f"the judging sandbox failed: {err.message}") from err
-    finally:
-        if clone is not None:
-            await dispose(parts, clone)
+async def judge(spec: RolloutSpec, parts: Parts, task: Task, key: SessionKey, box: Sandbox) -> Judged:
+    """Score what the agent left, in a sandbox that the agent never saw. Raises VerifierError (infra)."""
+    out = await asyncio.to_thread(session_dir, parts, key)
+    return await parts.judge(task, box, task.budgets.judge or spec.limits.judge, out)
 
 
 async def dispose(parts: Parts, box: Sandbox) -> None:
@@ -94,11 +82,12 @@ async def dispose(parts: Parts, box: Sandbox) -> None:
         parts.say(f"a sandbox could not be removed ({describe(err)}); `tugline gc` will try again")
 
 
-def ended(key: SessionKey, end: AgentEnd, verdict: Verdict | None) -> Ended:
+def ended(key: SessionKey, end: AgentEnd, judged: Judged | None) -> Ended:
     """The final state of a session whose agent phase ended with `end`."""
-    if verdict is None:
+    if judged is None:
         return Ended(key, end.outcome, reason=end.reason)
-    return Ended(key, end.outcome, verdict.reward, tuple(sorted(verdict.parts.items())), end.reason)
+    verdict = judged.verdict
+    return Ended(key, end.outcome, verdict.reward, tuple(sorted(verdict.parts.items())), end.reason, judged.marks)
 
 
 def session_dir(parts: Parts, key: SessionKey) -> Path:

@@ -15,17 +15,18 @@ from typing import Any, Literal
 import msgspec
 
 from tugline.core.errors import TaskError
-from tugline.core.task import Budgets, Environment, ModelRoute, Task
+from tugline.core.task import PYTHON_RESTORE, Budgets, Carry, Environment, ModelRoute, Task
 from tugline.tasks import schema
 from tugline.tasks.digest import environment_digest, task_digest
 from tugline.tasks.dockerfile import read_dockerfile
 from tugline.tasks.problems import Findings
-from tugline.tasks.refusals import carries, refuse
+from tugline.tasks.refusals import below, refuse
 from tugline.tasks.schema import EnvironmentTable, TaskFile, TuglineTable
 from tugline.tasks.texts import read_text
 
 MAX_BYTES = 1 << 20
 """Of task.toml and of instruction.md."""
+PYTHON_VERIFIERS = ("pytest", "swe")
 _HOST_VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}", re.DOTALL)
 _AT = re.compile(r" - at `\$?\.?(.*)`$", re.DOTALL)
 _CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
@@ -50,10 +51,13 @@ def read_task(path: Path, env: Mapping[str, str]) -> Task:
     with findings.gather():
         instruction = _instruction(root, name)
     with findings.gather():
-        if not (root / "tests" / "test.sh").is_file():
-            raise TaskError("is missing", where=f"{name}/tests/test.sh")
-    with findings.gather():
         spec = _task_file(root, name)
+    own = TuglineTable()
+    with findings.gather():
+        own = _own(spec.metadata, f"{name}/task.toml")
+    with findings.gather():
+        if own.verifier == "harbor" and not spec.steps and not (root / "tests" / "test.sh").is_file():
+            raise TaskError("is missing", where=f"{name}/tests/test.sh")
     refuse(spec, root, name, findings)
     with findings.gather():
         box = _environment(spec, root, name, env)
@@ -63,9 +67,6 @@ def read_task(path: Path, env: Mapping[str, str]) -> Task:
     artifacts = tuple(a if isinstance(a, str) else a.source for a in spec.artifacts)
     with findings.gather():
         _check_separate(spec, artifacts, box.workdir, name)
-    routes: tuple[ModelRoute, ...] = ()
-    with findings.gather():
-        routes = _routes(spec.metadata, f"{name}/task.toml")
     findings.settle(name)
     solution = root / "solution"
     return Task(
@@ -85,18 +86,29 @@ def read_task(path: Path, env: Mapping[str, str]) -> Task:
             agent=spec.agent.timeout_sec,
             judge=spec.verifier.timeout_sec,
         ),
-        routes=routes,
+        routes=tuple(ModelRoute(pattern, engine) for pattern, engine in own.models.items()),
+        verifier=own.verifier,
+        verifier_options=own.options,
+        carry=_carry(own, artifacts if spec.verifier.environment_mode == "separate" else None, box.workdir),
         metadata=dict(spec.metadata),
         digest=task_digest(root),
     )
 
 
-def _routes(metadata: Mapping[str, Any], where: str) -> tuple[ModelRoute, ...]:
+def _own(metadata: Mapping[str, Any], where: str) -> TuglineTable:
     try:
-        table = msgspec.convert(metadata.get("tugline", {}), TuglineTable)
+        return msgspec.convert(metadata.get("tugline", {}), TuglineTable)
     except msgspec.ValidationError as err:
         raise TaskError(_AT.sub("", str(err)), where=where, field="metadata.tugline") from err
-    return tuple(ModelRoute(pattern, engine) for pattern, engine in table.models.items())
+
+
+def _carry(own: TuglineTable, artifacts: tuple[str, ...] | None, workdir: str) -> Carry | None:
+    """A fresh box for separate verifiers, for our own verifiers of Python, and where the task says what is carried."""
+    ours = own.verifier.partition(":")[0] in PYTHON_VERIFIERS
+    if not (ours or own.accept or own.restore or artifacts is not None):
+        return None
+    accept = tuple(own.accept) or (below(artifacts, workdir) if artifacts is not None else ("*",))
+    return Carry(accept, (*(PYTHON_RESTORE if ours else ()), *own.restore))
 
 
 def safe_id(name: str) -> str:
@@ -211,10 +223,10 @@ def _baseline(table: EnvironmentTable) -> str:
 
 
 def _check_separate(spec: TaskFile, artifacts: tuple[str, ...], workdir: str, name: str) -> None:
-    """Judging happens in a fresh sandbox that gets the whole work directory: the same thing only if that travels."""
-    if spec.verifier.environment_mode == "separate" and not carries(artifacts, workdir):
+    """A separate verifier sees the artifacts alone; those are changes to the work directory here."""
+    if spec.verifier.environment_mode == "separate" and not below(artifacts, workdir):
         raise TaskError(
-            f"separate verifiers are supported only where `artifacts` names the whole work directory ({workdir})",
+            f"a separate verifier needs `artifacts` in or above the work directory ({workdir})",
             where=f"{name}/task.toml",
             field="verifier.environment_mode",
         )

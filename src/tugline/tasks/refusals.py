@@ -69,7 +69,14 @@ def _service(artifact: str | Artifact) -> bool:
     return not isinstance(artifact, str) and artifact.service not in (None, "main")
 
 
-def carries(artifacts: tuple[str, ...], workdir: str) -> bool:
-    """Whether the artifacts hold the whole work directory, which is what a judging clone gets."""
-    work = normpath(workdir)
-    return any(work == (top := normpath(a)) or work.startswith(f"{top.rstrip('/')}/") for a in artifacts)
+def below(artifacts: tuple[str, ...], workdir: str) -> tuple[str, ...]:
+    """The artifacts as patterns below the work directory; one that holds all of it is `*`. Others do not count."""
+    work, found = normpath(workdir), list[str]()
+    for artifact in artifacts:
+        top = normpath(artifact if artifact.startswith("/") else f"{work}/{artifact}")
+        if work == top or work.startswith(f"{top.rstrip('/')}/"):
+            found.append("*")
+        elif top.startswith(f"{work}/"):
+            inner = top.removeprefix(f"{work}/")
+            found += [f"./{inner}", f"./{inner}/*"]
+    return tuple(found)

@@ -125,9 +125,14 @@ class Artifact(Strict):
 
 
 class TuglineTable(Strict):
-    """[metadata.tugline]: what Harbor has no word for. `models`: pattern of a model's name -> name of an engine."""
+    """[metadata.tugline]: what Harbor has no word for. `models`: pattern of a model's name -> name of an engine;
+    `verifier` with `options`: another verifier than test.sh; `accept` and `restore`: see `Carry` in core.task."""
 
     models: dict[Annotated[str, Meta(min_length=1, max_length=200)], Annotated[str, Meta(min_length=1)]] = {}
+    verifier: Annotated[str, Meta(min_length=1, max_length=500)] = "harbor"
+    options: dict[str, Any] = {}
+    accept: list[Annotated[str, Meta(min_length=1)]] = []
+    restore: list[Annotated[str, Meta(min_length=1)]] = []
 
 
 class TaskFile(Strict):

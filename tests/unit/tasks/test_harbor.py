@@ -158,7 +158,7 @@ def test_the_line_is_that_of_the_key(tmp_path):
         ("[verifier]\nnetwork_mode = 'public'\n", "no network"),
         ("[verifier.environment]\ncpus = 1\n", "own environment"),
         ("[[verifier.collect]]\ncommand = 'x'\n", "collect"),
-        ("[verifier]\nenvironment_mode = 'separate'\n", "whole work directory"),
+        ("[verifier]\nenvironment_mode = 'separate'\n", "needs `artifacts` in or above"),
         ("[verifier]\nenv = {A = '${MISSING}'}\n", "${MISSING} is not set on this machine"),
         ("[environment]\nenv = {A = '${MISSING}'}\n", "environment.env.A"),
         ('[verifier]\nenv = {A = "x\\u0000"}\n', "verifier.env"),
