@@ -113,9 +113,9 @@ class Range:
         box = await self.provider.start(task.environment, new_id("ses"), LIMITS)
         for path, text in attack.files.items():
             argv = ("/bin/sh", "-c", 'mkdir -p "$(dirname "$1")" && cat > "$1"', "sh", path)
-            await box.run(Command(argv, ENV, "/app", stdin=text.encode()), Deadline.after(20))
+            await box.run(Command(argv, ENV, task.environment.workdir, stdin=text.encode()), Deadline.after(20))
         command = Command(
-            ("/bin/sh", "-c", attack.script), ENV | (env or {}), "/app", stdout=folder / "agent.log",
+            ("/bin/sh", "-c", attack.script), ENV | (env or {}), task.environment.workdir, stdout=folder / "agent.log",
             stderr=folder / "agent.err",
         )  # fmt: skip
         ended = await box.run(command, Deadline.after(seconds), listener)

@@ -103,6 +103,8 @@ class Task:
     verifier_separate: bool = False
     solution_dir: Path | None = None
     solution_env: Mapping[str, str] = field(default_factory=dict)
+    solution_patch: str = ""
+    """A unified diff that solves it, where the solution is one."""
     artifacts: tuple[str, ...] = ()
     budgets: Budgets = Budgets()
     routes: tuple[ModelRoute, ...] = ()

@@ -10,10 +10,11 @@ from tugline.core.task import Task
 from tugline.verifiers.command import CommandVerifier
 from tugline.verifiers.harbor import HarborVerifier
 from tugline.verifiers.pytest_tests import PytestVerifier
+from tugline.verifiers.swe import SweVerifier
 
-__all__ = ["CommandVerifier", "HarborVerifier", "PytestVerifier", "verifier", "verifier_for"]
+__all__ = ["CommandVerifier", "HarborVerifier", "PytestVerifier", "SweVerifier", "verifier", "verifier_for"]
 
-NAMES = ("harbor", "pytest", "command:ARGV...")
+NAMES = ("harbor", "pytest", "swe", "command:ARGV...")
 GROUP = "tugline.verifiers"
 
 
@@ -32,6 +33,8 @@ def verifier(name: str) -> Verifier:
         return HarborVerifier()
     if name == "pytest":
         return PytestVerifier()
+    if name == "swe":
+        return SweVerifier()
     if kind == "command" and argument:
         return CommandVerifier(("/bin/sh", "-c", argument))
     for entry in entry_points(group=GROUP, name=name):

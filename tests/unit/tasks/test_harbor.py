@@ -241,9 +241,9 @@ def test_all_problems_are_said_at_once(tmp_path):
         read_task(root, {})
     assert [(p.where, p.field) for p in caught.value.problems] == [
         ("t/instruction.md", ""),
-        ("t/tests/test.sh", ""),
         ("t/task.toml:10", "agent.timeout_sec"),
         ("t/task.toml:12", "verifier.user"),
+        ("t/tests/test.sh", ""),
         ("t/environment/Dockerfile", "line 2"),
         ("t/environment/Dockerfile", "line 3"),
     ]
