@@ -8,13 +8,22 @@ from tugline.core.contracts import Verifier
 from tugline.core.errors import ConfigError
 from tugline.core.task import Task
 from tugline.verifiers.command import CommandVerifier
+from tugline.verifiers.function import FunctionVerifier
 from tugline.verifiers.harbor import HarborVerifier
 from tugline.verifiers.pytest_tests import PytestVerifier
 from tugline.verifiers.swe import SweVerifier
 
-__all__ = ["CommandVerifier", "HarborVerifier", "PytestVerifier", "SweVerifier", "verifier", "verifier_for"]
+__all__ = [
+    "CommandVerifier",
+    "FunctionVerifier",
+    "HarborVerifier",
+    "PytestVerifier",
+    "SweVerifier",
+    "verifier",
+    "verifier_for",
+]
 
-NAMES = ("harbor", "pytest", "swe", "command:ARGV...")
+NAMES = ("harbor", "pytest", "swe", "command:SCRIPT", "function:MODULE:NAME")
 GROUP = "tugline.verifiers"
 
 
@@ -37,6 +46,8 @@ def verifier(name: str) -> Verifier:
         return SweVerifier()
     if kind == "command" and argument:
         return CommandVerifier(("/bin/sh", "-c", argument))
+    if kind == "function" and ":" in argument:
+        return FunctionVerifier(argument)
     for entry in entry_points(group=GROUP, name=name):
         found: Verifier = entry.load()()
         return found
