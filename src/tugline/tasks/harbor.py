@@ -111,6 +111,13 @@ def _carry(own: TuglineTable, artifacts: tuple[str, ...] | None, workdir: str) -
     return Carry(accept, (*(PYTHON_RESTORE if ours else ()), *own.restore))
 
 
+def with_verifier(task: Task, name: str) -> Task:
+    """The task judged by another verifier."""
+    ours = name.partition(":")[0] in PYTHON_VERIFIERS
+    carry = task.carry or (Carry(restore=PYTHON_RESTORE) if ours else None)
+    return replace(task, verifier=name, carry=carry)
+
+
 def safe_id(name: str) -> str:
     """A task's directory name as an id that is safe in file names."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:120] or "task"

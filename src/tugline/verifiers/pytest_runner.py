@@ -29,6 +29,7 @@ TOOLS = "/opt/tugline/pytest"
 PARTS = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
 PROGRAMS = Path(__file__).parent / "inside"
 REPORT_NAME = "report.json"
+OUTCOMES_NAME = "outcomes.json"
 CHANGES_NAME = "changes.json"
 """In `out`, where the caller knows it: what the agent changed in the work directory."""
 PYTHONS = ("/opt/miniconda3/envs/testbed/bin/python", "python3", "python")
@@ -105,10 +106,12 @@ def _read(ended: Exit, out: Path, planted: Mapping[str, frozenset[str]]) -> resu
         return results.Results(flags={"judge_killed"}, details=[f"the test runner was killed ({ended.code})"])
     if ended.code != 0:
         raise VerifierError(f"the test runner ended with {ended.code}; see verifier/{LOG_NAME}")
-    found = results.judge(results.decode((out / REPORT_NAME).read_bytes()), planted)
-    if not any(m.get("t") == "tools" for run in results.decode((out / REPORT_NAME).read_bytes()).runs
-               for m in run.messages) and not found.flags:  # fmt: skip
+    report = results.decode((out / REPORT_NAME).read_bytes())
+    found = results.judge(report, planted)
+    began = any(m.get("t") == "tools" for run in report.runs for m in run.messages)
+    if not began and not found.flags:
         raise VerifierError(f"no pytest in the judging sandbox; see verifier/{LOG_NAME}")
+    (out / OUTCOMES_NAME).write_bytes(msgspec.json.encode(found.outcomes))
     with (out / LOG_NAME).open("a") as log:
         log.write("".join(f"{line}\n" for line in found.details))
     return found
