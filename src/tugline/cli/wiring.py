@@ -32,6 +32,7 @@ from tugline.harnesses.roles import RULES
 from tugline.rollout.judging import Judging
 from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
+from tugline.sandboxes import SandboxOptions
 from tugline.sandboxes import provider as sandbox_provider
 from tugline.store import RunStore
 from tugline.tokens.model import ChatFiles, ChatModel
@@ -246,6 +247,13 @@ def journal_of(run_dir: Path) -> Callable[[str], JournalEntry | None]:
     return find
 
 
+def sandbox_options(settings: Settings) -> SandboxOptions:
+    """Where sandboxes keep what they share, and which images they are made from."""
+    box = settings.sandbox
+    cache = expanded(settings.cache.dir, "cache.dir") / "sandboxes"
+    return SandboxOptions(cache, box.runtime, box.images, box.image, box.pull, box.pinned)
+
+
 async def choose_sandbox(settings: Settings, run_dir: Path, tasks: tuple[Task, ...]) -> SandboxProvider:
     """The sandbox asked for; `auto` is bubblewrap where it works. Raises ConfigError saying what is missing.
 
@@ -254,7 +262,8 @@ async def choose_sandbox(settings: Settings, run_dir: Path, tasks: tuple[Task, .
     name = settings.sandbox.name
     asked = "bubblewrap" if name == "auto" else name
     hide = (run_dir, *sorted({task.path for task in tasks}))
-    provider = sandbox_provider(asked, run_dir / "sandboxes", run_dir.name, hide)
+    options = await asyncio.to_thread(sandbox_options, settings)
+    provider = sandbox_provider(asked, run_dir / "sandboxes", run_dir.name, hide, options)
     problems = ["the check was stopped"]
     try:
         problems = await provider.check()

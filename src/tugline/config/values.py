@@ -63,6 +63,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         )
     },
     "gateway.streaming": ("buffered", "live"),
+    "sandbox.runtime": ("auto", "podman", "docker"),
 }
 SHIPPED_FILTERS = ("billing_header", "total_tokens")
 OWN_FILTER = re.compile(r"filters\.own\.([a-z][a-z0-9_]{0,39})")
