@@ -43,7 +43,7 @@ async def provider(request, tmp_path, known):
         pytest.skip(missing[request.param][0])
     yield provider
     await provider.close()
-    assert list((tmp_path / "state").iterdir()) == []
+    assert list((tmp_path / "state").glob("*")) == []
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)

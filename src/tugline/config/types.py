@@ -88,7 +88,7 @@ class SandboxSettings:
     """auto | podman | docker: what runs containers; auto takes podman where it is installed."""
     images: Mapping[str, str] = field(default_factory=dict)
     """Pattern of a task's image (shell wildcards) -> what to use instead: NAME[:TAG], NAME@sha256:..., rootfs:DIR,
-    rootfs:FILE, oci-archive:FILE, docker-archive:FILE, build:DIR, or host (tools of this machine). First match counts."""
+    rootfs:FILE, oci-archive:FILE, docker-archive:FILE, build:DIR, or host (tools of this machine)."""
     image: str = "host"
     """The same, for tasks that name no image."""
     pull: bool = True

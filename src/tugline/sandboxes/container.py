@@ -25,6 +25,7 @@ from tugline.sandboxes import instance, layout
 from tugline.sandboxes.client import Warden, start_warden, uninterrupted
 from tugline.sandboxes.containerbox import AGENT_IDS, ContainerSandbox, Parts
 from tugline.sandboxes.images import Engine, Image, ImageOptions, Images
+from tugline.sandboxes.profile import find_profile, stricter
 from tugline.sandboxes.runtimes import Runtime, find
 from tugline.sandboxes.snapshots import Layers, Snapshots
 from tugline.sandboxes.stores import image_dir, snapshot_dir
@@ -49,6 +50,7 @@ class Host:
     engine: Engine
     images: Images
     snapshots: Snapshots
+    profile: str = ""
 
 
 class ContainerProvider:
@@ -163,7 +165,8 @@ class ContainerProvider:
         await asyncio.to_thread(instance.sign, place, self._run_id, warden.process.pid, warden.cgroups, signed)
         client = Engine(runtime, warden)
         images = Images(client, self._options.images, unpacked, place.label)
-        return Host(warden, place, client, images, Snapshots(store, f"{place.stage}/snapshots"))
+        profile = await asyncio.to_thread(_profile, place.path) if runtime.kind == "podman" else ""
+        return Host(warden, place, client, images, Snapshots(store, f"{place.stage}/snapshots"), profile)
 
     async def _prepared(self, host: Host, environment: Environment, image: Image) -> Layers:
         """The image with the task's steps done and its work directory given to the agent: made once."""
@@ -221,7 +224,10 @@ class ContainerProvider:
 
         view = layout.View(f"{at}.root", f"{at}.work", at, workdir, ())
         size = replace(limits, memory=memory, disk=disk)
-        parts = Parts(host.warden, host.engine, host.place.label, host.place.stage, image.env, size, environment.cpus)
+        parts = Parts(
+            host.warden, host.engine, host.place.label, host.place.stage, image.env, size, environment.cpus,
+            host.profile,
+        )  # fmt: skip
         return ContainerSandbox(parts, name, view, clone)
 
 
@@ -236,6 +242,16 @@ async def _step(box: ContainerSandbox, step: Copy | str, environment: Environmen
     code, text = await box.output(("/bin/sh", "-c", step), environment.env, PREPARE_SECONDS)
     if code != 0:
         raise SandboxError(f"prepare step `{step[:200]}` ended with {code}: {text[-500:]} (there is no network here)")
+
+
+def _profile(place: Path) -> str:
+    """The system call profile for this provider's containers, as a file."""
+    own = find_profile()
+    if own is None:
+        return ""
+    with boundary(SandboxError, f"read podman's system call profile {own}"):
+        (place / "seccomp.json").write_bytes(stricter(own.read_bytes()))
+    return str(place / "seccomp.json")
 
 
 def _work_in(root: Path, workdir: str) -> str:

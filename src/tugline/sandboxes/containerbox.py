@@ -40,6 +40,7 @@ class Parts:
     env: Mapping[str, str]
     limits: Limits
     cpus: float | None
+    profile: str
 
 
 class ContainerSandbox:
@@ -99,7 +100,10 @@ class ContainerSandbox:
                     outputs=list(opened.outputs), limit=opened.limit, port=gateway.port if gateway else None,
                 )  # fmt: skip
             end = await supervise(self._parts.warden, run, deadline, gateway)
-            return end if end.timed_out else replace(end, code=await self._code(name))
+            end = end if end.timed_out else replace(end, code=await self._code(name))
+            if command.root and self._parts.engine.runtime.kind == "docker":
+                await self._keep_new_tops(name)
+            return end
         except TimeoutError:
             return Exit(-9, time.monotonic() - began, timed_out=True)
         finally:
@@ -202,6 +206,7 @@ class ContainerSandbox:
             memory=parts.limits.memory, pids=parts.limits.pids, cpus=parts.cpus,
             binds=(*(writable if docker else ()), shm, Bind(self._io(name), IO), *binds),
             image=await parts.engine.skeleton(parts.label, links) if docker else "", tops=tops,
+            profile=parts.profile,
         )  # fmt: skip
         await parts.engine.call(*run_args(parts.engine.runtime, shape), seconds=START_SECONDS)
         said = await parts.engine.call("inspect", "--format", "{{.State.Pid}}", name)
@@ -227,6 +232,13 @@ class ContainerSandbox:
         if not said or not said[-1].lstrip("-").isdigit():
             raise SandboxError(f"the engine does not know how the command ended: {' '.join(said)[:200]}")
         return int(said[-1])
+
+    async def _keep_new_tops(self, name: str) -> None:
+        """Under docker the root directory itself is the container's: what was made right in it is taken over."""
+        changes = await self._parts.engine.call("diff", name)
+        made = [line[2:] for line in changes.splitlines() if line.startswith("A ") and line.count("/") == 1]
+        for path in await asyncio.to_thread(_absent, self._root, made):
+            await self._parts.engine.call("cp", "--archive", f"{name}:{path}", f"{self._root}{path}")
 
     async def _remove(self, name: str) -> None:
         """Its container and the directory of its pipes. What fails here the warden does at its end."""
@@ -263,6 +275,11 @@ def _mount_points(root: str, binds: list[Bind]) -> None:
         at = Path(root, "etc", name)
         if not at.exists() and not at.is_symlink():
             beneath.write(Path(root), f"/etc/{name}", b"", 0o644)
+
+
+def _absent(root: Path, paths: list[str]) -> list[str]:
+    """Those of some top paths that `root` has not."""
+    return [p for p in paths if p != "/.dockerenv" and not os.path.lexists(f"{root}{p}")]
 
 
 def _discard(io: Path) -> None:

@@ -247,13 +247,9 @@ class Images:
                 await self._untar(source.removeprefix("tar:"), root)
             else:
                 await self._export(source, scratch.path / "image.tar", root)
-            await uninterrupted(asyncio.to_thread(locks.publish, scratch, path, source))
-            entry = await uninterrupted(asyncio.to_thread(locks.held, path))
+            return await uninterrupted(asyncio.to_thread(locks.publish, scratch, path, source))
         finally:
             await uninterrupted(asyncio.to_thread(scratch.close))
-        if entry is None:
-            raise SandboxError(f"the image in {path} was removed while it was unpacked")
-        return entry
 
     async def _export(self, ref: str, tar: Path, root: Path) -> None:
         """Flatten an image through a container that never runs."""

@@ -84,16 +84,17 @@ def scratch_for(path: Path) -> Scratch:
     return Scratch(made, fd)
 
 
-def publish(scratch: Scratch, path: Path, what: str, details: dict[str, str] | None = None) -> None:
-    """Give a filled scratch directory its name. Somebody else's under that name, whole, wins."""
-    meta = Meta(tree_size(scratch.path), what, details or {})
+def publish(scratch: Scratch, path: Path, what: str) -> Entry:
+    """Give a filled scratch directory its name; it is held from then on. What stood there, damaged, goes."""
+    meta = Meta(tree_size(scratch.path), what)
     (scratch.path / META).write_bytes(msgspec.json.encode(meta))
     try:
         scratch.path.rename(path)
     except OSError:
-        if not (path / META).exists():
-            discard(path)
-            scratch.path.rename(path)
+        discard(path)
+        scratch.path.rename(path)
+    fcntl.flock(scratch.fd, fcntl.LOCK_SH)
+    return Entry(path, os.dup(scratch.fd), meta)
 
 
 def take_turn(path: Path) -> int | None:

@@ -11,7 +11,7 @@ import os
 import resource
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -68,8 +68,10 @@ class Shape:
     binds: tuple[Bind, ...] = ()
     image: str = ""
     """docker: the almost empty image."""
-    tops: tuple[str, ...] = field(default=())
+    tops: tuple[str, ...] = ()
     """docker: top directories of `root`."""
+    profile: str = ""
+    """podman: host path of its system call profile."""
 
 
 def find(kind: str, environ: Mapping[str, str]) -> Runtime:
@@ -126,10 +128,14 @@ def run_args(runtime: Runtime, shape: Shape) -> list[str]:
         if shape.user != "0":
             args += ["--read-only-tmpfs=false"]
         args += ["--systemd", "false", "--no-hosts", *_podman_limits()]
+        if shape.profile:
+            args += ["--security-opt", f"seccomp={shape.profile}"]
         tail = ["--rootfs", shape.root]
     else:
         writable = shape.user == "0"
-        binds = [*(Bind(f"{shape.root}{top}", top, writable) for top in shape.tops), *binds]
+        taken = {bind.target for bind in binds}
+        tops = (Bind(f"{shape.root}{top}", top, writable) for top in shape.tops if top not in taken)
+        binds = [*tops, *binds]
         tail = [shape.image]
     for bind in binds:
         args += ["--volume", bind.text]

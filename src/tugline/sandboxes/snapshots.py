@@ -93,12 +93,9 @@ class Snapshots:
             if instead is not None:
                 return instead
             with boundary(SandboxError, f"keep a snapshot in {self._top}"):
-                await uninterrupted(asyncio.to_thread(_freeze, scratch, path))
-                held = await self._hold(path)
+                self._held.append(await uninterrupted(asyncio.to_thread(_freeze, scratch, path)))
         finally:
             await uninterrupted(asyncio.to_thread(scratch.close))
-        if not held:
-            raise SandboxError(f"the snapshot {path.name} was removed while it was made")
         return self._over(path.name, base)
 
     async def _hold(self, path: Path) -> bool:
@@ -117,8 +114,8 @@ def key_of(parts: tuple[str, ...]) -> str:
     return hashlib.sha256("\0".join(f"{len(p)}:{p}" for p in parts).encode()).hexdigest()[:40]
 
 
-def _freeze(scratch: locks.Scratch, path: Path) -> None:
+def _freeze(scratch: locks.Scratch, path: Path) -> locks.Entry:
     for name in WORK_DIRS:
         with contextlib.suppress(OSError):
             remove(str(scratch.path / name))
-    locks.publish(scratch, path, "snapshot")
+    return locks.publish(scratch, path, "snapshot")
