@@ -31,6 +31,28 @@ class Environment:
     memory_mb: int | None = None
     storage_mb: int | None = None
     network: Literal["public", "no-network", "allowlist"] = "no-network"
+    health: Health | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A command that must succeed in a fresh sandbox before an agent starts. Seconds; the first tries, up to
+    `start_period`, come every `start_interval` and do not count."""
+
+    command: str
+    interval: float = 5.0
+    timeout: float = 30.0
+    start_period: float = 0.0
+    start_interval: float = 5.0
+    retries: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """A command run in the agent's sandbox after its death, as the agent, to produce artifacts."""
+
+    command: str
+    seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +123,12 @@ class Task:
     verifier_dir: Path | None
     verifier_env: Mapping[str, str] = field(default_factory=dict)
     verifier_separate: bool = False
+    verifier_environment: Environment | None = None
+    """A sandbox of the verifier's own, which gets whole artifacts instead of changes."""
+    collect: tuple[Collect, ...] = ()
+    steps: tuple[Step, ...] = ()
+    """Done one after the other in one sandbox, each judged; `instruction` and `verifier_dir` are then the first's."""
+    step_reward: Literal["mean", "final"] = "mean"
     solution_dir: Path | None = None
     solution_env: Mapping[str, str] = field(default_factory=dict)
     solution_patch: str = ""

@@ -17,8 +17,10 @@ from tugline.core.clock import Deadline
 from tugline.core.contracts import Command, Limits, Sandbox, SandboxProvider
 from tugline.core.errors import SandboxError, TaskError, TuglineError, VerifierError, describe
 from tugline.core.task import Task
-from tugline.rollout.judging import CLOSE_SECONDS, Judging
+from tugline.rollout.judging import CLOSE_SECONDS, Judged, Judging
 from tugline.rollout.spec import StageLimits
+from tugline.rollout.stages import become_healthy
+from tugline.rollout.steps import enough, set_up, step_task, together
 from tugline.verifiers import unified
 from tugline.verifiers.pytest_runner import OUTCOMES_NAME
 
@@ -130,9 +132,8 @@ class Checker:
             async with asyncio.timeout(task.budgets.boot or self.stages.boot):
                 box = await self.sandboxes.start(task.environment, f"check_{task.task_id}", self.limits)
             try:
-                if work == "oracle":
-                    await solve(task, box, task.budgets.agent or self.stages.agent, folder)
-                judged = await self.judging.judge(task, box, task.budgets.judge or self.stages.judge, folder)
+                await become_healthy(task, box)
+                judged = await self._judged(task, box, work, folder)
             finally:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await asyncio.shield(box.close())
@@ -143,9 +144,29 @@ class Checker:
         tests = await asyncio.to_thread(_outcomes, folder / "verifier")
         return Trial(work, judged.verdict.reward, None, judged.marks, tests)
 
+    async def _judged(self, task: Task, box: Sandbox, work: Work, folder: Path) -> Judged:
+        """One judgement, or one for each step."""
+        seen: list[Judged] = []
+        for number, step in enumerate(task.steps):
+            if step.setup is not None and not await set_up(box, step.setup):
+                if not seen:
+                    raise SandboxError(f"setup.sh of the first step, {step.name}, failed")
+                break
+            seen.append(await self._judged(step_task(task, number), box, work, folder / step.name))
+            if not enough(seen[-1].verdict, step):
+                break
+        whole = together(task, seen)
+        if whole is not None:
+            return whole
+        if work == "oracle":
+            await solve(task, box, task.budgets.agent or self.stages.agent, folder)
+        return await self.judging.judge(task, box, task.budgets.judge or self.stages.judge, folder)
+
 
 def solvable(task: Task) -> bool:
-    """Whether a task brings its solution."""
+    """Whether a task brings its solution, for every step."""
+    if task.steps:
+        return all(s.solution_dir is not None and (s.solution_dir / "solve.sh").is_file() for s in task.steps)
     return bool(task.solution_patch) or (task.solution_dir is not None and (task.solution_dir / "solve.sh").is_file())
 
 
@@ -160,6 +181,7 @@ async def solve(task: Task, box: Sandbox, seconds: float, folder: Path) -> None:
     await box.upload(task.solution_dir, SOLUTION)
     home = {"HOME": "/root"} if box.isolated else {}
     own = {"SOLUTION_DIR": SOLUTION, "APP_DIR": box.workdir}
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     log = folder / "oracle.log"
     command = Command(
         ("/bin/sh", "-c", SOLVE), {"PATH": PATH, **home, **task.environment.env, **task.solution_env, **own},

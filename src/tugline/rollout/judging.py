@@ -18,12 +18,12 @@ from pathlib import Path
 import msgspec
 
 from tugline.core.clock import Deadline
-from tugline.core.contracts import Limits, Sandbox, SandboxProvider, Verdict, Verifier
+from tugline.core.contracts import Command, Limits, Sandbox, SandboxProvider, Verdict, Verifier
 from tugline.core.errors import SandboxError, TuglineError, VerifierError, describe
 from tugline.core.task import Task
 from tugline.rollout import submission
 from tugline.rollout.detectors import change_marks
-from tugline.rollout.manifest import Change, Manifest, carried, compare
+from tugline.rollout.manifest import EMPTY, Change, Manifest, carried, compare
 from tugline.rollout.submission import CHANGES, Submission, TooLarge
 
 CLOSE_SECONDS = 30.0
@@ -60,16 +60,23 @@ class Judging:
         """
         deadline = Deadline.after(seconds)
         try:
-            async with asyncio.timeout(seconds + CLOSE_SECONDS), self._open(box.clone()) as clone:
-                changes = await self._changes(task, clone, folder)
-                work = await self._keep(clone, changes, folder)
+            async with asyncio.timeout(seconds + CLOSE_SECONDS), contextlib.AsyncExitStack() as stack:
+                outside = await self._collect(task, box, folder)
+                clone = await stack.enter_async_context(self._open(box.clone()))
+                after = await submission.manifest(clone, folder)
+                changes = compare(await self._before(task, folder), after, task.environment.workdir)
+                whole = task.verifier_environment is not None
+                given = compare(EMPTY, after, task.environment.workdir) if whole else changes
+                work = await self._keep(clone, given, outside, folder)
                 if task.carry is not None:
-                    return await self._fresh(task, work, deadline, folder / "verifier")
+                    return await self._fresh(task, (work, changes), deadline, folder / "verifier")
                 bad = [c.path for c in changes if c.kind in ("escape", "special")]
                 await submission.remove(clone, bad, folder)
                 return await self._verdict(task, clone, (changes, deadline), folder / "verifier")
         except TimeoutError as err:
             raise VerifierError(f"no verdict within {seconds:g} s") from err
+        except TooLarge:
+            return await self._fresh(task, (None, ()), deadline, folder / "verifier")
         except SandboxError as err:
             raise VerifierError(f"the judging sandbox failed: {err.message}") from err
 
@@ -77,7 +84,7 @@ class Judging:
         """Score a stored submission in a fresh sandbox. Raises VerifierError."""
         try:
             async with asyncio.timeout(seconds + CLOSE_SECONDS):
-                return await self._fresh(task, work, Deadline.after(seconds), out)
+                return await self._fresh(task, (work, work.changes), Deadline.after(seconds), out)
         except TimeoutError as err:
             raise VerifierError(f"no verdict within {seconds:g} s") from err
         except SandboxError as err:
@@ -85,17 +92,37 @@ class Judging:
 
     # --------------------------------------------------------------------------------------------- inside
 
-    async def _fresh(self, task: Task, work: Submission | None, deadline: Deadline, out: Path) -> Judged:
+    async def _fresh(
+        self, task: Task, given: tuple[Submission | None, Sequence[Change]], deadline: Deadline, out: Path
+    ) -> Judged:
+        work, changes = given
         if work is None:
             return Judged(Verdict(0.0, {"reward": 0.0}, ("work_too_large",)), ("!work_too_large",))
         taken, _ = carried(work.changes, task.carry)
-        paths = {c.path for c in taken}
-        tar = await asyncio.to_thread(submission.only, work.tar, paths)
-        start = self._sandboxes.start(task.environment, f"judge_{task.task_id}", self._limits)
+        tar = await asyncio.to_thread(submission.only, work.tar, {c.path for c in taken})
+        start = self._sandboxes.start(
+            task.verifier_environment or task.environment, f"judge_{task.task_id}", self._limits
+        )
         async with self._open(start) as first, contextlib.AsyncExitStack() as stack:
-            await submission.put(first, Submission(tuple(taken), tar), out)
+            chosen = Submission(tuple(taken), tar, work.outside)
+            await submission.put(first, chosen, task.environment.workdir, out)
             box = first if first.isolated else await stack.enter_async_context(self._open(first.clone()))
-            return await self._verdict(task, box, (work.changes, deadline), out)
+            return await self._verdict(task, box, (changes, deadline), out)
+
+    async def _collect(self, task: Task, box: Sandbox, folder: Path) -> bytes:
+        """What the task's collect commands make, and the artifacts outside the work directory."""
+        for number, step in enumerate(task.collect):
+            log = folder / f"collect-{number}.log"
+            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+            env = {"PATH": "/usr/local/bin:/usr/bin:/bin", **task.environment.env}
+            command = Command(("/bin/sh", "-c", step.command), env, box.workdir, stdout=log, stderr=log)
+            ended = await box.run(command, Deadline.after(step.seconds))
+            if ended.code != 0 or ended.timed_out:
+                self._say(f"{folder.name}: collect step `{step.command[:80]}` ended with {ended.code}")
+        if not task.verifier_separate:
+            return b""
+        paths = submission.outside_of(task.artifacts, task.environment.workdir)
+        return await submission.take_outside(box, paths, folder)
 
     async def _verdict(self, task: Task, box: Sandbox, given: tuple[Sequence[Change], Deadline], out: Path) -> Judged:
         changes, deadline = given
@@ -109,12 +136,7 @@ class Judging:
         marks = (*(f"!{flag}" for flag in verdict.flags), *verdict.marks, *change_marks(changes))
         return Judged(verdict, tuple(sorted(set(marks))))
 
-    async def _changes(self, task: Task, clone: Sandbox, scratch: Path) -> list[Change]:
-        before = await self._before(task, clone, scratch)
-        after = await submission.manifest(clone, scratch)
-        return compare(before, after, task.environment.workdir)
-
-    async def _before(self, task: Task, clone: Sandbox, scratch: Path) -> Manifest:
+    async def _before(self, task: Task, scratch: Path) -> Manifest:
         key = task.environment.digest or repr(task.environment)
         found = self._pristine.get(key)
         if found is None or (found.done() and (found.cancelled() or found.exception() is not None)):
@@ -130,7 +152,7 @@ class Judging:
             finally:
                 await asyncio.to_thread(_rmdir, scratch)
 
-    async def _keep(self, clone: Sandbox, changes: Sequence[Change], folder: Path) -> Submission | None:
+    async def _keep(self, clone: Sandbox, changes: Sequence[Change], outside: bytes, folder: Path) -> Submission | None:
         """The submission, stored; None when it is too large to be."""
         takeable, _ = carried(changes, None)
         try:
@@ -138,7 +160,7 @@ class Judging:
         except TooLarge as err:
             self._say(f"{folder.name}: {err.message}; it cannot be judged again later")
             return None
-        work = Submission(tuple(changes), taken.tar)
+        work = Submission(tuple(changes), taken.tar, outside)
         await asyncio.to_thread(submission.keep, work, folder / "submission")
         return work
 

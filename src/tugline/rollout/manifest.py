@@ -34,6 +34,9 @@ class Manifest:
     others: frozenset[str]
 
 
+EMPTY = Manifest({}, {}, frozenset(), frozenset())
+
+
 class Change(msgspec.Struct, frozen=True):
     """One difference. escape: a link that leads out of the work directory; special: a pipe, socket or device."""
 

@@ -10,8 +10,9 @@ import asyncio
 import io
 import tarfile
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from posixpath import normpath
 
 import msgspec
 import zstandard
@@ -22,7 +23,7 @@ from tugline.core.errors import RunError, SandboxError
 from tugline.rollout.manifest import LIST, Change, Manifest, parse
 
 ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-CHANGES, FILES = "changes.json", "files.tar.zst"
+CHANGES, FILES, OUTSIDE = "changes.json", "files.tar.zst", "outside.tar.zst"
 MAX_FILES = 60 << 20
 """Bytes of one submission; sandboxes keep 64 MiB of a command's output."""
 TOOL_SECONDS = 120.0
@@ -39,10 +40,12 @@ class TooLarge(SandboxError):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The changes to a work directory, and a tar stream of the files and links among them."""
+    """The changes to a work directory, and a tar stream of the files and links among them; `outside`: one of the
+    artifacts that lie elsewhere, names below /."""
 
     changes: tuple[Change, ...]
     tar: bytes
+    outside: bytes = b""
 
 
 async def manifest(box: Sandbox, scratch: Path) -> Manifest:
@@ -66,16 +69,35 @@ async def take(box: Sandbox, changes: Sequence[Change], scratch: Path) -> Submis
     return Submission(tuple(changes), tar)
 
 
-async def put(box: Sandbox, work: Submission, scratch: Path) -> None:
-    """Make the changes in a fresh box. Raises SandboxError."""
+async def take_outside(box: Sandbox, paths: Sequence[str], scratch: Path) -> bytes:
+    """Regular files below `paths`, read in the agent's own box as the agent. What comes is whatever the agent likes, so
+    only plain files and directories below those paths are kept. Raises TooLarge, SandboxError."""
+    if not paths:
+        return b""
+    script = 'cd / && for p; do [ -e "./$p" ] && printf "./%s\\n" "$p"; done | tar -c -f - -T - ; true'
+    argv = ("/bin/sh", "-c", script, "sh", *(p.lstrip("/") for p in paths))
+    data = await _run(box, Command(argv, ENV, "/"), scratch, "read the artifacts")
+    if len(data) > MAX_FILES:
+        raise TooLarge(f"the artifacts exceed {MAX_FILES >> 20} MiB")
+    return await asyncio.to_thread(_plain, data, [p.lstrip("/") for p in paths])
+
+
+async def put(box: Sandbox, work: Submission, workdir: str, scratch: Path) -> None:
+    """Make the changes in a fresh box, at the agent's work directory. Raises SandboxError."""
+    if workdir != box.workdir and box.isolated:
+        await _run(box, Command(("mkdir", "-p", "--", workdir), ENV, "/", root=True), scratch, "make a directory")
+    if work.outside:
+        argv = ("tar", "-x", "-p", "--no-same-owner", "-f", "-")
+        await _run(box, Command(argv, ENV, "/", work.outside, root=True), scratch, "write the artifacts")
     away = [c.path for c in reversed(work.changes) if c.kind in ("deleted", "added", "link")]
     dirs = [c.path for c in work.changes if c.kind == "dir"]
     if away:
-        await _tool(box, f"exec xargs -0 sh -c '{CLEAR}' sh", _names(away), scratch, "remove files")
+        await _tool(box, f"exec xargs -0 sh -c '{CLEAR}' sh", _names(away), scratch, "remove files", workdir)
     if dirs:
-        await _tool(box, f"exec xargs -0 sh -c '{MAKE}' sh", _names(dirs), scratch, "make directories")
+        await _tool(box, f"exec xargs -0 sh -c '{MAKE}' sh", _names(dirs), scratch, "make directories", workdir)
     if work.tar:
-        await _tool(box, "exec tar -x -p --no-same-owner -f -", work.tar, scratch, "write the changed files")
+        await _tool(box, "exec tar -x -p --no-same-owner -f -", work.tar, scratch, "write the changed files",
+                    workdir)  # fmt: skip
 
 
 async def remove(box: Sandbox, paths: Sequence[str], scratch: Path) -> None:
@@ -105,11 +127,21 @@ def only(tar: bytes, paths: Collection[str]) -> bytes:
     return made.getvalue()
 
 
+def outside_of(artifacts: Sequence[str], workdir: str) -> tuple[str, ...]:
+    """The artifacts that lie outside the work directory, as absolute paths."""
+    work = normpath(workdir)
+    tops = [normpath(a if a.startswith("/") else f"{work}/{a}") for a in artifacts]
+    near = (work, f"{work}/")
+    return tuple(t for t in tops if t not in near and not t.startswith(near[1]) and not near[1].startswith(f"{t}/"))
+
+
 def keep(work: Submission, folder: Path) -> None:
     """Store a submission with its session."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CHANGES).write_bytes(msgspec.json.encode(work.changes))
     (folder / FILES).write_bytes(zstandard.compress(work.tar, 3))
+    if work.outside:
+        (folder / OUTSIDE).write_bytes(zstandard.compress(work.outside, 3))
 
 
 def stored(folder: Path) -> Submission:
@@ -117,9 +149,11 @@ def stored(folder: Path) -> Submission:
     try:
         changes = msgspec.json.decode((folder / CHANGES).read_bytes(), type=tuple[Change, ...])
         tar = zstandard.decompress((folder / FILES).read_bytes(), max_output_size=MAX_FILES)
+        more = folder / OUTSIDE
+        outside = zstandard.decompress(more.read_bytes(), max_output_size=MAX_FILES) if more.is_file() else b""
     except (OSError, msgspec.MsgspecError, zstandard.ZstdError) as err:
         raise RunError(f"{folder} holds no submission that can be read: {err}") from err
-    return Submission(changes, tar)
+    return Submission(changes, tar, outside)
 
 
 def _names(paths: Sequence[str]) -> bytes:
@@ -135,14 +169,38 @@ def _members(tar: bytes) -> int:
         return -1
 
 
-async def _tool(box: Sandbox, script: str, stdin: bytes, scratch: Path, what: str) -> bytes:
+def _plain(data: bytes, tops: Sequence[str]) -> bytes:
+    """A tar stream of the plain files and directories below `tops`; b"" for what is no tar stream."""
+    made = io.BytesIO()
+    try:
+        with (
+            tarfile.open(fileobj=io.BytesIO(data)) as given,
+            tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as out,
+        ):
+            for member in given:
+                name = PurePosixPath(member.name)
+                below = any(name == PurePosixPath(t) or PurePosixPath(t) in name.parents for t in tops)
+                if not below or name.is_absolute() or ".." in name.parts or not (member.isfile() or member.isdir()):
+                    continue
+                clean = tarfile.TarInfo(str(name))
+                clean.size, clean.mode, clean.type = member.size, member.mode & 0o777, member.type
+                out.addfile(clean, given.extractfile(member) if member.isfile() else None)
+    except tarfile.TarError:
+        return b""
+    return made.getvalue()
+
+
+async def _tool(box: Sandbox, script: str, stdin: bytes, scratch: Path, what: str, workdir: str | None = None) -> bytes:
     """Run a shell line in the work directory as the box's root. Raises SandboxError unless it ends with 0."""
+    argv = ("/bin/sh", "-c", script)
+    return await _run(box, Command(argv, ENV, workdir or box.workdir, stdin=stdin, root=True), scratch, what)
+
+
+async def _run(box: Sandbox, command: Command, scratch: Path, what: str) -> bytes:
     await asyncio.to_thread(scratch.mkdir, parents=True, exist_ok=True)
     out, err = scratch / "tool.out", scratch / "tool.err"
-    argv = ("/bin/sh", "-c", script)
-    command = Command(argv, ENV, box.workdir, stdin=stdin, stdout=out, stderr=err, root=True)
     try:
-        ended = await box.run(command, Deadline.after(TOOL_SECONDS))
+        ended = await box.run(replace(command, stdout=out, stderr=err), Deadline.after(TOOL_SECONDS))
         if ended.code != 0 or ended.timed_out:
             said = (await asyncio.to_thread(err.read_bytes)).decode(errors="replace").strip()[-300:]
             raise SandboxError(f"{what}: {'took too long' if ended.timed_out else said or f'exit {ended.code}'}")
