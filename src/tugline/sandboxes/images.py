@@ -25,7 +25,7 @@ import msgspec
 
 from tugline.core.errors import SandboxError, boundary
 from tugline.core.ident import new_id
-from tugline.sandboxes import hostroot, locks
+from tugline.sandboxes import beneath, hostroot, layout, locks
 from tugline.sandboxes.client import Warden, uninterrupted
 from tugline.sandboxes.runtimes import Runtime
 
@@ -221,7 +221,7 @@ class Images:
         return Image(named, f"sha256:{identity}", real, {})
 
     async def _unpacked(self, named: str, digest: str, env: Mapping[str, str], source: str) -> Image:
-        path = self._top / digest.removeprefix("sha256:")[:40]
+        path = self._top / f"{digest.removeprefix('sha256:')[:40]}-1"
         with boundary(SandboxError, f"open the image store {self._top}"):
             entry = await uninterrupted(asyncio.to_thread(locks.held, path))
             if entry is None:
@@ -247,6 +247,7 @@ class Images:
                 await self._untar(source.removeprefix("tar:"), root)
             else:
                 await self._export(source, scratch.path / "image.tar", root)
+            await asyncio.to_thread(_name_agent, root)
             return await uninterrupted(asyncio.to_thread(locks.publish, scratch, path, source))
         finally:
             await uninterrupted(asyncio.to_thread(scratch.close))
@@ -267,6 +268,19 @@ class Images:
         options = ("--numeric-owner", "--xattrs", "--xattrs-include=*", "-p")
         skip = ("--exclude=./dev/*", "--exclude=dev/*", "--exclude=./proc/*", "--exclude=./sys/*")
         await self._engine.program("/bin/tar", "-x", *options, *skip, "-C", str(root), "-f", tar)
+
+
+def _name_agent(root: Path) -> None:
+    """Agents' uid gets a name where the image has none for it: git, ssh and others want one."""
+    for file, line in (
+        ("passwd", f"agent:x:{layout.AGENT}:{layout.AGENT}:agent:{layout.HOME}:/bin/sh\n"),
+        ("group", f"agent:x:{layout.AGENT}:\n"),
+    ):
+        text = beneath.read(root, f"/etc/{file}", 1 << 24)
+        known = [entry.split(":") for entry in (text or b"").decode(errors="replace").splitlines()]
+        if not any(len(e) > 2 and (e[2] == str(layout.AGENT) or e[0] == "agent") for e in known):
+            whole = (text or b"").removesuffix(b"\n") + (b"\n" if text else b"") + line.encode()
+            beneath.write(root, f"/etc/{file}", whole, 0o644)
 
 
 def _tar_of_links(links: tuple[tuple[str, str], ...]) -> str:

@@ -69,7 +69,7 @@ class Shape:
     image: str = ""
     """docker: the almost empty image."""
     tops: tuple[str, ...] = ()
-    """docker: top directories of `root`."""
+    """docker: top directories and files of `root`."""
     profile: str = ""
     """podman: host path of its system call profile."""
 
@@ -165,14 +165,14 @@ def quote(word: str) -> str:
 
 
 def tops_of(root: Path) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """Top directories of a root file system that a container may be shown, and its top links (name, where to)."""
+    """Top directories and files of a root file system that a container may be shown, and its top links (name, to)."""
     dirs, links = [], []
     for name in sorted(os.listdir(root)):
-        if name in ("proc", "dev", "sys") or ":" in name:
+        if name in ("proc", "dev", "sys", ".dockerenv") or ":" in name:
             continue
         at = root / name
         if at.is_symlink():
             links.append((name, os.readlink(at)))
-        elif at.is_dir():
+        elif at.is_dir() or at.is_file():
             dirs.append(f"/{name}")
     return tuple(dirs), tuple(links)

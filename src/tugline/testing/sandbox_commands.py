@@ -114,6 +114,20 @@ async def check_escaped_child_dies_with_the_command(bench: Bench) -> None:
     await box.close()
 
 
+async def check_output_arrives_while_the_command_runs(bench: Bench) -> None:
+    box = await bench.start()
+    log = bench.scratch / "live"
+    command = Command(("bash", "-c", "echo first; exec sleep 100"), stdout=log)
+    task = asyncio.create_task(box.run(command, Deadline.after(WAIT)))
+    async with asyncio.timeout(WAIT):
+        while not await asyncio.to_thread(log.exists) or not await asyncio.to_thread(log.read_bytes):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    expect(not task.done(), "the command ended before its time")
+    task.cancel()
+    await asyncio.wait([task])
+    await box.close()
+
+
 async def check_output_is_capped_not_blocking(bench: Bench) -> None:
     box = await bench.start()
     log = bench.scratch / "big"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tugline.core.contracts import Limits
+from tugline.core.clock import Deadline
+from tugline.core.contracts import Command, Limits
 from tugline.core.errors import SandboxError
 from tugline.core.ident import new_id
 from tugline.core.task import Copy, Environment
@@ -91,6 +92,22 @@ async def check_prepared_snapshot_is_copied_on_write(bench: Bench) -> None:
     late = await bench.provider.start(environment, "late", limits)
     expect(await late.read("/app/sub/deep/x.txt") == b"deep", "a session changed the snapshot itself")
     await late.close()
+
+
+async def check_what_root_changes_stays(bench: Bench) -> None:
+    box = await bench.start()
+    script = "mkdir -p /made-here /opt/made && echo one > /made-here/x && echo two > /opt/made/x"
+    end = await box.run(Command(("sh", "-c", script), root=True), Deadline.after(WAIT))
+    expect(end.code == 0, f"root inside cannot make directories: {end}")
+    expect(await box.read("/made-here/x") == b"one\n", "a top directory made by root is gone after its command")
+    expect(await box.read("/opt/made/x") == b"two\n", "a file made by root is gone after its command")
+    end, text = await bench.sh(box, "cat /made-here/x /opt/made/x; echo no > /opt/made/x")
+    expect(text.split()[:2] == ["one", "two"], f"the agent does not see what root has made: {text}")
+    expect(end.code != 0, "the agent can change what root has made")
+    clone = await box.clone()
+    expect(await clone.read("/opt/made/x") is None, "what root changed outside the work directory is in the clone")
+    await clone.close()
+    await box.close()
 
 
 async def check_clone_for_judging(bench: Bench) -> None:

@@ -27,6 +27,16 @@ async def check_memory_limit(bench: Bench) -> None:
     await box.close()
 
 
+async def check_out_of_memory_is_told_from_other_ends(bench: Bench) -> None:
+    box = await bench.start(limits=Limits(memory=64 << 20, disk=8 << 20))
+    end, _ = await bench.sh(box, "x=$(head -c 300000000 /dev/zero | tr '\\0' x)")
+    if end.code in (-9, 137):  # else the process was refused the memory and ended by itself
+        expect(end.oom, f"a process was killed for its memory, and the end says {end}")
+    end, _ = await bench.sh(box, "kill -9 $$")
+    expect(not end.oom, f"a process that killed itself is said to have run out of memory: {end}")
+    await box.close()
+
+
 async def check_process_limit(bench: Bench) -> None:
     box = await bench.start(limits=Limits(pids=24, disk=8 << 20))
     log = bench.scratch / "log"
