@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from tugline.cli.edits import edit_policy, text_filters
 from tugline.cli.verdicts import FileVerdicts
 from tugline.config.load import load
 from tugline.config.types import EngineSettings, Settings
-from tugline.core.contracts import Dialect, Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
-from tugline.core.errors import ConfigError, boundary
+from tugline.core.contracts import (
+    Dialect,
+    Engine,
+    Harness,
+    ImageProvider,
+    JournalEntry,
+    Limits,
+    Policy,
+    SandboxProvider,
+)
+from tugline.core.errors import ConfigError, RunError, boundary
 from tugline.core.paths import expanded
 from tugline.core.session import Ended, SessionState
 from tugline.core.task import ModelRoute, Task
@@ -282,6 +293,14 @@ def sandbox_limits(settings: Settings) -> Limits:
     return Limits(box.memory, box.disk, box.pids)
 
 
+def note_images(run_dir: Path, used: Mapping[str, str]) -> None:
+    """Add to RUN/images.json: {image as tasks name it: digest of what their sandboxes were made from}."""
+    file = run_dir / "images.json"
+    with boundary(RunError, f"write {file}"):
+        known = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.is_file() else {}
+        file.write_bytes(msgspec.json.format(msgspec.json.encode({**known, **used})) + b"\n")
+
+
 def spec_of(settings: Settings, tasks: tuple[Task, ...], context: int) -> RolloutSpec:
     """The rollout that settings describe."""
     c, limits = settings.run.concurrency, settings.limits
@@ -356,5 +375,7 @@ async def wired(
         yield Wired(store, engine, gateway, provider, service)
     finally:
         await stack.aclose()
+        if isinstance(provider, ImageProvider) and (used := await provider.images()):
+            await asyncio.to_thread(note_images, run_dir, used)
         await provider.close()
         await engine.close()

@@ -358,6 +358,15 @@ class SandboxProvider(Protocol):
         """Remove every sandbox and snapshot of this provider."""
 
 
+@runtime_checkable
+class ImageProvider(Protocol):
+    """A sandbox provider that makes sandboxes from images."""
+
+    async def images(self) -> Mapping[str, str]:
+        """Image as tasks name it -> digest of what was used so far."""
+        ...
+
+
 # -------------------------------------------------------------------------------------------------- harnesses
 
 

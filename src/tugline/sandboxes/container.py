@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import msgspec
-
 from tugline.core.clock import Deadline
 from tugline.core.contracts import Command, Limits
 from tugline.core.errors import ConfigError, SandboxError, boundary
@@ -269,8 +267,3 @@ def hint() -> str:
     if not os.path.isdir("/run/systemd/system") and not os.path.isdir("/sys/fs/cgroup"):
         return "There are no control groups here; a container of your own needs --privileged or a nested engine"
     return ""
-
-
-def write_images(path: Path, used: Mapping[str, str], kind: str) -> None:
-    """Note in a run directory what its images were."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode({"engine": kind, "images": dict(used)})) + b"\n")
