@@ -80,6 +80,11 @@ class BubblewrapProvider:
         warden = (await self._started()).warden
         return f"bubblewrap; {warden.limits}; processes run as host uid {warden.user}"
 
+    @property
+    def prepared(self) -> int:
+        """Snapshots that were made here and not found ready."""
+        return self._snapshots.made if self._snapshots else 0
+
     async def start(self, environment: Environment, session_id: str, limits: Limits) -> BubblewrapSandbox:
         """See SandboxProvider. Raises SandboxError, also when a prepare step fails."""
         layers = await self._prepared(environment)

@@ -98,6 +98,11 @@ class ContainerProvider:
         """Image as tasks name it -> digest of what their sandboxes were made from."""
         return self._host.images.used if self._host else {}
 
+    @property
+    def prepared(self) -> int:
+        """Snapshots that were made here and not found ready."""
+        return self._host.snapshots.made if self._host else 0
+
     async def start(self, environment: Environment, session_id: str, limits: Limits) -> ContainerSandbox:
         """See SandboxProvider. Raises SandboxError, also when an image or a prepare step fails."""
         host = await self._started()
