@@ -1,7 +1,7 @@
 """What a sandbox costs over a large prepared work directory: preparing, starting, first command, clone, removal.
 
-    python bench/sandboxes.py                          500 MB in 20,000 files, every sandbox that works here
-    python bench/sandboxes.py --files 2000 --mb 50 --only podman
+python bench/sandboxes.py                          500 MB in 20,000 files, every sandbox that works here
+python bench/sandboxes.py --files 2000 --mb 50 --only podman
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ async def main(args: argparse.Namespace) -> None:
                 if missing := await boxes.check():
                     print(json.dumps({kind: missing}))
                     continue
-                print(json.dumps({kind: await measure(boxes, source, args.rounds), "load": os.getloadavg()[0]}, indent=1))
+                print(
+                    json.dumps({kind: await measure(boxes, source, args.rounds), "load": os.getloadavg()[0]}, indent=1)
+                )
             finally:
                 await boxes.close()
     finally:

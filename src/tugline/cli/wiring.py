@@ -45,6 +45,7 @@ from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
 from tugline.sandboxes import SandboxOptions
 from tugline.sandboxes import provider as sandbox_provider
+from tugline.sandboxes.stores import sweep
 from tugline.store import RunStore
 from tugline.tokens.model import ChatFiles, ChatModel
 from tugline.tokens.probes.kept import VerdictCache
@@ -350,6 +351,8 @@ async def wired(
     cache = await asyncio.to_thread(expanded, settings.cache.dir, "cache.dir")
     provider = await choose_sandbox(settings, run_dir, tasks)
     stack = AsyncExitStack()
+    keep = settings.sandbox
+    tidying = asyncio.create_task(asyncio.to_thread(sweep, cache / "sandboxes", keep.keep, keep.cache_size))
     try:
         await provider.reap()
         await engine.start()
@@ -379,3 +382,5 @@ async def wired(
             await asyncio.to_thread(note_images, run_dir, used)
         await provider.close()
         await engine.close()
+        with boundary(RunError, "clean the cache of sandboxes"):
+            await tidying

@@ -95,6 +95,10 @@ class SandboxSettings:
     """Whether images that are not here are fetched."""
     pinned: bool = False
     """Refuse images named without a digest."""
+    keep: float = 30 * 86400.0
+    """How long unpacked images and prepared snapshots stay in the cache unused."""
+    cache_size: int = 100 << 30
+    """Bytes of them; beyond it the least used go."""
 
 
 @dataclass(frozen=True, slots=True)

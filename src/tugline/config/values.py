@@ -15,8 +15,9 @@ _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 DURATIONS = frozenset(
     {"limits.boot_timeout", "limits.agent_timeout", "limits.judge_timeout", "gateway.keepalive", "gateway.grace"}
+    | {"sandbox.keep"}
 )
-SIZES = frozenset({"sandbox.memory", "sandbox.disk", "gateway.max_body"})
+SIZES = frozenset({"sandbox.memory", "sandbox.disk", "sandbox.cache_size", "gateway.max_body"})
 RANGES: dict[str, tuple[float, float]] = {
     "run.n": (1, 100_000),
     "run.concurrency.boot": (1, 10_000),
@@ -32,6 +33,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "sandbox.memory": (1 << 20, math.inf),
     "sandbox.disk": (1 << 20, math.inf),
     "sandbox.pids": (1, 1_000_000),
+    "sandbox.keep": (0, math.inf),
+    "sandbox.cache_size": (0, math.inf),
     "limits.boot_timeout": (0.001, math.inf),
     "limits.agent_timeout": (0.001, math.inf),
     "limits.judge_timeout": (0.001, math.inf),

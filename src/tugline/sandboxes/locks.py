@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,11 +138,11 @@ class Swept:
     size: int
 
 
-def sweep(top: Path, older: float, largest: int, now: float) -> Swept:
+def sweep(tops: Sequence[Path], older: float, largest: int, now: float) -> Swept:
     """Remove what was last used before `now` - `older` seconds, then the least used until at most `largest` bytes are
-    left. What a living process holds stays, and so does what one is making."""
-    removed, freed = _leftovers(top), 0
-    entries = sorted(_entries(top))
+    left in all of `tops`. What a living process holds stays, and so does what one is making."""
+    removed, freed = sum(_leftovers(top) for top in tops), 0
+    entries = sorted((entry for top in tops for entry in _entries(top)), key=lambda entry: entry[0])
     size = sum(meta.size for _, _, meta in entries)
     kept = len(entries)
     for used, path, meta in entries:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+from tugline.sandboxes import locks
 from tugline.sandboxes.instance import Instance
 
 SNAPSHOTS, IMAGES = "snapshots", "images"
@@ -17,6 +19,11 @@ def snapshot_dir(place: Instance, cache: Path | None) -> Path:
 def image_dir(place: Instance, cache: Path | None) -> Path:
     """The store of unpacked images. Raises OSError."""
     return _store(place, cache, IMAGES)
+
+
+def sweep(cache: Path, older: float, largest: int) -> locks.Swept:
+    """Remove what nobody uses and nobody has used for `older` seconds, and what is too much beyond `largest` bytes."""
+    return locks.sweep((cache / SNAPSHOTS, cache / IMAGES), older, largest, time.time())
 
 
 def _store(place: Instance, cache: Path | None, name: str) -> Path:
