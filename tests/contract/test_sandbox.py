@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 import pytest
 from blockbuster import BlockBuster
 
+from tugline.sandboxes import SandboxOptions
 from tugline.sandboxes import provider as find
 from tugline.testing.sandbox_suite import CHECKS, Bench
 
+NAMES = {
+    "bubblewrap": ("bubblewrap", SandboxOptions()),
+    "local": ("local", SandboxOptions()),
+    "podman": ("container", SandboxOptions(runtime="podman")),
+    "docker": ("container", SandboxOptions(runtime="docker")),
+}
+EXPECTED = os.environ.get("TUGLINE_TEST_SANDBOXES", "").split()
+"""Those that have to work on this machine; the others are skipped where they do not."""
 
-@pytest.fixture(params=["bubblewrap", "local"])
-async def provider(request, tmp_path):
-    provider = find(request.param, tmp_path / "state", "test")
-    if missing := await provider.check():
-        pytest.skip(missing[0])
+
+@pytest.fixture(scope="session")
+def known(tmp_path_factory):
+    """(what is missing, by name; a cache of unpacked images)."""
+    return {}, tmp_path_factory.mktemp("sandbox-cache")
+
+
+@pytest.fixture(params=list(NAMES))
+async def provider(request, tmp_path, known):
+    name, options = NAMES[request.param]
+    missing, cache = known
+    if name == "container":
+        options = replace(options, cache=cache)
+    provider = find(name, tmp_path / "state", "test", options=options)
+    if request.param not in missing:
+        missing[request.param] = await provider.check()
+    if missing[request.param]:
+        assert request.param not in EXPECTED, missing[request.param][0]
+        await provider.close()
+        pytest.skip(missing[request.param][0])
     yield provider
     await provider.close()
-    assert list((tmp_path / "state").iterdir()) == []
+    assert list((tmp_path / "state").glob("*")) == []
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)

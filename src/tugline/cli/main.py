@@ -8,7 +8,21 @@ import sys
 import typer
 
 from tugline import __version__
-from tugline.cli import bench, config, doctor, engine, explain, gateway, gc, quickstart, report, rollout, tasks, verify
+from tugline.cli import (
+    bench,
+    config,
+    doctor,
+    engine,
+    explain,
+    gateway,
+    gc,
+    quickstart,
+    rejudge,
+    report,
+    rollout,
+    tasks,
+    verify,
+)
 
 app = typer.Typer(
     name="tugline",
@@ -39,6 +53,7 @@ rollout.register(app)
 gateway.register(app)
 verify.register(app)
 report.register(app)
+rejudge.register(app)
 explain.register(app)
 config.register(app)
 doctor.register(app)

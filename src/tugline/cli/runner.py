@@ -34,6 +34,9 @@ from tugline.rollout.summary import Summary, summarise
 from tugline.store import RunStore
 from tugline.tasks import load_tasks
 
+TASKS_META = "tasks"
+"""Where a run's tasks lie, for those who judge it again."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
@@ -127,6 +130,7 @@ async def _run(request: RunRequest, tasks: tuple[Task, ...], store: RunStore, pr
         async with wired(settings, tasks, store, progress.say, progress.seen) as parts:
             if not tasks:
                 raise ConfigError("no tasks", where="TASKS")
+            await store.put_meta(TASKS_META, [{"task": t.task_id, "path": str(t.path), "name": t.name} for t in tasks])
             ended: list[Ended] = []
             async for group in parts.service.run():
                 ended.extend(group.sessions)

@@ -63,6 +63,7 @@ def show_summary(console: Console, summary: Summary, *, drift: bool = True) -> N
     console.print(grid)
     if drift:
         show_drift(console, summary)
+    show_marks(console, summary)
     for reason, count in summary.reasons.most_common(3):
         session = summary.example.get(reason, "")
         console.print(f"  {count} x {reason}  (e.g. sessions/{session}/)", markup=False, style="yellow")
@@ -75,6 +76,16 @@ def show_spent(console: Console, spent: Mapping[str, Spent]) -> None:
         tokens = f"{each.prompt} prompt ({each.cached} cached), {each.completion} completion"
         text = f"{name}: {each.calls} calls, {tokens} ({each.reasoning} reasoning) tokens, {cost}"
         console.print(text, markup=False)
+
+
+def show_marks(console: Console, summary: Summary) -> None:
+    """What looks like cheating: proofs first, then questions for people."""
+    if summary.marks:
+        table = Table("mark", "sessions", "first", "", box=None, pad_edge=False)
+        for name, found in sorted(summary.marks.items(), key=lambda pair: (pair[0][:1] != "!", -len(pair[1]), pair[0])):
+            cost = "proof: no reward" if name.startswith("!") else "look at it"
+            table.add_row(escape(name.removeprefix("!")), str(len(found)), f"sessions/{found[0]}/", cost)
+        console.print(table)
 
 
 def _rows_of(summary: Summary, mean: object) -> str:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from tugline.cli.edits import edit_policy, text_filters
 from tugline.cli.verdicts import FileVerdicts
 from tugline.config.load import load
 from tugline.config.types import EngineSettings, Settings
-from tugline.core.contracts import Dialect, Engine, Harness, JournalEntry, Limits, Policy, SandboxProvider
-from tugline.core.errors import ConfigError, boundary
+from tugline.core.contracts import (
+    Dialect,
+    Engine,
+    Harness,
+    ImageProvider,
+    JournalEntry,
+    Limits,
+    Policy,
+    SandboxProvider,
+)
+from tugline.core.errors import ConfigError, RunError, boundary
 from tugline.core.paths import expanded
 from tugline.core.session import Ended, SessionState
 from tugline.core.task import ModelRoute, Task
@@ -30,9 +41,12 @@ from tugline.gateway.gateway import GatewayOptions, LocalGateway, Seat
 from tugline.gateway.running import Timing
 from tugline.harnesses import harness as find_harness
 from tugline.harnesses.roles import RULES
+from tugline.rollout.judging import Judging
 from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
+from tugline.sandboxes import SandboxOptions
 from tugline.sandboxes import provider as sandbox_provider
+from tugline.sandboxes.stores import sweep
 from tugline.store import RunStore
 from tugline.tokens.families import families
 from tugline.tokens.model import ChatFiles, ChatModel
@@ -287,6 +301,13 @@ def journal_of(run_dir: Path) -> Callable[[str], JournalEntry | None]:
     return find
 
 
+def sandbox_options(settings: Settings) -> SandboxOptions:
+    """Where sandboxes keep what they share, and which images they are made from."""
+    box = settings.sandbox
+    cache = expanded(settings.cache.dir, "cache.dir") / "sandboxes"
+    return SandboxOptions(cache, box.runtime, box.images, box.image, box.pull, box.pinned)
+
+
 async def choose_sandbox(settings: Settings, run_dir: Path, tasks: tuple[Task, ...]) -> SandboxProvider:
     """The sandbox asked for; `auto` is bubblewrap where it works. Raises ConfigError saying what is missing.
 
@@ -295,7 +316,8 @@ async def choose_sandbox(settings: Settings, run_dir: Path, tasks: tuple[Task, .
     name = settings.sandbox.name
     asked = "bubblewrap" if name == "auto" else name
     hide = (run_dir, *sorted({task.path for task in tasks}))
-    provider = sandbox_provider(asked, run_dir / "sandboxes", run_dir.name, hide)
+    options = await asyncio.to_thread(sandbox_options, settings)
+    provider = sandbox_provider(asked, run_dir / "sandboxes", run_dir.name, hide, options)
     problems = ["the check was stopped"]
     try:
         problems = await provider.check()
@@ -308,16 +330,30 @@ async def choose_sandbox(settings: Settings, run_dir: Path, tasks: tuple[Task, .
     return provider
 
 
+def sandbox_limits(settings: Settings) -> Limits:
+    """What one sandbox may use."""
+    box = settings.sandbox
+    return Limits(box.memory, box.disk, box.pids)
+
+
+def note_images(run_dir: Path, used: Mapping[str, str]) -> None:
+    """Add to RUN/images.json: {image as tasks name it: digest of what their sandboxes were made from}."""
+    file = run_dir / "images.json"
+    with boundary(RunError, f"write {file}"):
+        known = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.is_file() else {}
+        file.write_bytes(msgspec.json.format(msgspec.json.encode({**known, **used})) + b"\n")
+
+
 def spec_of(settings: Settings, tasks: tuple[Task, ...], context: int) -> RolloutSpec:
     """The rollout that settings describe."""
-    c, limits, box = settings.run.concurrency, settings.limits, settings.sandbox
+    c, limits = settings.run.concurrency, settings.limits
     return RolloutSpec(
         tasks=tasks,
         n=settings.run.n,
         policy=policy_of(settings),
         concurrency=Concurrency(c.boot, c.run, c.judge),
         limits=StageLimits(limits.boot_timeout, limits.agent_timeout, limits.judge_timeout),
-        sandbox_limits=Limits(box.memory, box.disk, box.pids),
+        sandbox_limits=sandbox_limits(settings),
         max_attempts=1 + limits.infra_retries,
         context=context,
         max_tokens=settings.sampling.max_tokens,
@@ -358,6 +394,8 @@ async def wired(
     cache = await asyncio.to_thread(expanded, settings.cache.dir, "cache.dir")
     provider = await choose_sandbox(settings, run_dir, tasks)
     stack = AsyncExitStack()
+    keep = settings.sandbox
+    tidying = asyncio.create_task(asyncio.to_thread(sweep, cache / "sandboxes", keep.keep, keep.cache_size))
     try:
         await provider.reap()
         await engine.start()
@@ -372,7 +410,7 @@ async def wired(
             gate=gateway,
             sandboxes=provider,
             harness=harness,
-            verifier_for=verifier_for,
+            judge=Judging(provider, verifier_for, sandbox_limits(settings), say).judge,
             build=lambda state, turns, calls: make_trajectory(
                 state, list(turns), list(calls), engine.info.logprob_kind
             ),
@@ -385,5 +423,9 @@ async def wired(
         yield Wired(store, engine, gateway, provider, service)
     finally:
         await stack.aclose()
+        if isinstance(provider, ImageProvider) and (used := await provider.images()):
+            await asyncio.to_thread(note_images, run_dir, used)
         await provider.close()
         await engine.close()
+        with boundary(RunError, "clean the cache of sandboxes"):
+            await tidying

@@ -79,7 +79,7 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, object, str]]:
     except tomllib.TOMLDecodeError as err:
         raise ConfigError(f"is not valid TOML: {err}", where=str(file)) from err
     sections = {key.rpartition(".")[0] for key, _ in _kinds(Settings, "")} | {"engines", "models", "models.routes"}
-    sections.add("filters.own")
+    sections |= {"filters.own", "sandbox.images"}
     for key, value in _leaves(tree, ""):
         if value != {} or not (key in sections or _ARGUMENTS.fullmatch(key)):  # an empty section sets nothing
             yield key, value, f"{file}{_line_of(text, key)}"
@@ -118,13 +118,14 @@ def _line_of(text: str, key: str) -> str:
 
 def _open_kind(key: str) -> object | None:
     """Type of a setting in a section whose keys are people's own: `engines.NAME.x`, `models.routes.PATTERN`,
-    `filters.own.NAME` and `engine.template_kwargs.NAME`."""
+    `sandbox.images.PATTERN`, `filters.own.NAME` and `engine.template_kwargs.NAME`."""
     if TEMPLATE_ARGUMENT.fullmatch(key):
         return str
     named = re.fullmatch(r"engines\.[A-Za-z0-9_-]{1,64}\.(\w+)", key)
     if named and named.group(1) != "template_kwargs":
         return get_type_hints(EngineSettings).get(named.group(1))
-    return str if OWN_FILTER.fullmatch(key) or re.fullmatch(r"models\.routes\..+", key, re.DOTALL) else None
+    by_name = re.fullmatch(r"(?:models\.routes|sandbox\.images)\..+", key, re.DOTALL)
+    return str if OWN_FILTER.fullmatch(key) or by_name else None
 
 
 def _kinds(cls: type, prefix: str) -> Iterator[tuple[str, object]]:

@@ -91,12 +91,27 @@ class SandboxSettings:
     """Where agents run."""
 
     name: str = "auto"
-    """auto | bubblewrap | local."""
+    """auto | bubblewrap | container | local."""
     memory: int = 4 << 30
     """Bytes per sandbox."""
     disk: int = 512 << 20
     """Bytes that a session may write."""
     pids: int = 512
+    runtime: str = "auto"
+    """auto | podman | docker: what runs containers; auto takes podman where it is installed."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Pattern of a task's image (shell wildcards) -> what to use instead: NAME[:TAG], NAME@sha256:..., rootfs:DIR,
+    rootfs:FILE, oci-archive:FILE, docker-archive:FILE, build:DIR, or host (tools of this machine)."""
+    image: str = "host"
+    """The same, for tasks that name no image."""
+    pull: bool = True
+    """Whether images that are not here are fetched."""
+    pinned: bool = False
+    """Refuse images named without a digest."""
+    keep: float = 30 * 86400.0
+    """How long unpacked images and prepared snapshots stay in the cache unused."""
+    cache_size: int = 100 << 30
+    """Bytes of them; beyond it the least used go."""
 
 
 @dataclass(frozen=True, slots=True)

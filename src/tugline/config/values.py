@@ -22,9 +22,10 @@ DURATIONS = frozenset(
         "gateway.keepalive",
         "gateway.grace",
         *(f"engine.{name}" for name in _WAITS),
+        "sandbox.keep",
     }
 )
-SIZES = frozenset({"sandbox.memory", "sandbox.disk", "gateway.max_body"})
+SIZES = frozenset({"sandbox.memory", "sandbox.disk", "sandbox.cache_size", "gateway.max_body"})
 RANGES: dict[str, tuple[float, float]] = {
     "run.n": (1, 100_000),
     "run.concurrency.boot": (1, 10_000),
@@ -43,6 +44,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "sandbox.memory": (1 << 20, math.inf),
     "sandbox.disk": (1 << 20, math.inf),
     "sandbox.pids": (1, 1_000_000),
+    "sandbox.keep": (0, math.inf),
+    "sandbox.cache_size": (0, math.inf),
     "limits.boot_timeout": (0.001, math.inf),
     "limits.agent_timeout": (0.001, math.inf),
     "limits.judge_timeout": (0.001, math.inf),
@@ -74,6 +77,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
         )
     },
     "gateway.streaming": ("buffered", "live"),
+    "sandbox.runtime": ("auto", "podman", "docker"),
 }
 SHIPPED_FILTERS = ("billing_header", "total_tokens")
 OWN_FILTER = re.compile(r"filters\.own\.([a-z][a-z0-9_]{0,39})")

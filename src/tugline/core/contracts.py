@@ -451,6 +451,15 @@ class SandboxProvider(Protocol):
         """Remove every sandbox and snapshot of this provider."""
 
 
+@runtime_checkable
+class ImageProvider(Protocol):
+    """A sandbox provider that makes sandboxes from images."""
+
+    async def images(self) -> Mapping[str, str]:
+        """Image as tasks name it -> digest of what was used so far."""
+        ...
+
+
 # -------------------------------------------------------------------------------------------------- harnesses
 
 
@@ -521,6 +530,10 @@ class Verdict:
 
     reward: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    """Names of proofs that the work cheated; such a verdict has the reward 0."""
+    marks: tuple[str, ...] = ()
+    """Names of what people may want to look at; they cost nothing."""
 
 
 class Verifier(Protocol):

@@ -89,6 +89,8 @@ class Ended:
     reward_parts: tuple[tuple[str, float], ...] = ()
     reason: str | None = None
     """One line: why it did not complete."""
+    marks: tuple[str, ...] = ()
+    """Names of what looks like cheating; those that begin with `!` are proofs, and cost the reward."""
 
 
 SessionState: TypeAlias = Queued | Booting | Ready | Running | Judging | Ended

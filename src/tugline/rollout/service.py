@@ -25,7 +25,7 @@ from tugline.core.task import Task
 from tugline.rollout import stages
 from tugline.rollout.finish import finish
 from tugline.rollout.spec import Parts, RolloutSpec
-from tugline.rollout.transitions import AgentEnd, last_attempts, next_attempt, recover
+from tugline.rollout.transitions import last_attempts, next_attempt, recover
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,10 @@ class RolloutService:
                 await self._enter(Ready(key))
                 async with self._run:
                     await self._enter(Running(key))
-                    end, _ = await stages.run(self._spec, self._parts, task, key, box, bundle)
-                return await self._score(task, key, box, end)
+                    ran = await stages.run(self._spec, self._parts, task, key, box, bundle)
+                return await self._score(task, key, box, ran)
+            except VerifierError as err:
+                return Ended(key, Outcome.JUDGE_FAILED, reason=describe(err))
             except SandboxError as err:
                 return Ended(key, Outcome.BOOT_FAILED, reason=describe(err))
             except TuglineError as err:
@@ -131,16 +133,15 @@ class RolloutService:
                 if box is not None:
                     await stages.dispose(self._parts, box)
 
-    async def _score(self, task: Task, key: SessionKey, box: Sandbox, end: AgentEnd) -> Ended:
-        if not end.judge:
-            return stages.ended(key, end, None)
+    async def _score(self, task: Task, key: SessionKey, box: Sandbox, ran: stages.Ran) -> Ended:
+        if not ran.end.judge:
+            return stages.ended(key, ran.end, None)
         async with self._judge:
-            await self._enter(Judging(key, end.outcome))
-            try:
-                verdict = await stages.judge(self._spec, self._parts, task, key, box)
-            except VerifierError as err:
-                return Ended(key, Outcome.JUDGE_FAILED, reason=describe(err))
-        return stages.ended(key, end, verdict)
+            await self._enter(Judging(key, ran.end.outcome))
+            judged = ran.judged
+            if judged is None:
+                judged = await stages.judge(self._spec, self._parts, task, key, box)
+        return stages.ended(key, ran.end, judged)
 
     async def _enter(self, state: SessionState) -> None:
         await self._parts.store.put_session(state)

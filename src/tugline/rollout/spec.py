@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tugline.core.contracts import CallLog, Harness, Limits, Policy, SandboxProvider, SessionGate, Verifier
+from tugline.core.contracts import CallLog, Harness, Limits, Policy, Sandbox, SandboxProvider, SessionGate
 from tugline.core.session import Ended, SessionState
 from tugline.core.task import Task
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallRecord, Turn
+from tugline.rollout.judging import Judged
 
 
 class RunState(CallLog, Protocol):
@@ -77,7 +78,8 @@ class Parts:
     gate: SessionGate
     sandboxes: SandboxProvider
     harness: Harness
-    verifier_for: Callable[[Task], Verifier]
+    judge: Callable[[Task, Sandbox, float, Path], Awaitable[Judged]]
+    """(task, the agent's box, seconds, the session's folder) -> what it is worth. See `Judging.judge`."""
     build: Callable[[Ended, Sequence[Turn], Sequence[CallRecord]], Trajectory] | None
     sessions_dir: Path
     cache: Path

@@ -13,6 +13,7 @@ from tugline.core.columns import count
 from tugline.core.session import FAILURE_OF, Ended, Failure, SessionState, state_name
 from tugline.core.trace import Trace
 from tugline.core.turn import CallRecord, Turn
+from tugline.rollout.detectors import turn_marks
 from tugline.rollout.transitions import last_attempts
 
 
@@ -62,6 +63,8 @@ class Summary:
     """Why sessions did not complete, newest attempt."""
     example: dict[str, str] = field(default_factory=dict)
     """reason -> one session id."""
+    marks: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """What looks like cheating -> the sessions; names with `!` are proofs, which cost the reward. See `detectors`."""
 
     @property
     def total(self) -> int:
@@ -94,6 +97,7 @@ class Summary:
             "drift": dict(sorted(self.drift.items())),
             "ignored": dict(sorted(self.ignored.items())),
             "other_engines": dict(sorted(self.engines.items())),
+            "marks": {k: {"sessions": len(v), "first": v[0]} for k, v in sorted(self.marks.items())},
             "stages": {k: _quantiles(v) for k, v in self.stages.items()},
             "reasons": [
                 {"reason": r, "count": c, "session": self.example.get(r)} for r, c in self.reasons.most_common(3)
@@ -118,7 +122,10 @@ def _add_work(store: Readable, session_id: str, out: Summary) -> None:
         out.calls[call.outcome.value] += 1
         out.ignored.update(call.ignored)
         out.roots.update([call.root_reason] if call.root_reason else ())
-    for turn in store.iter_turns(session_id):
+    turns = list(store.iter_turns(session_id))
+    for name in turn_marks(turns):
+        out.marks[name].append(session_id)
+    for turn in turns:
         out.turns += 1
         out.roles[turn.role] += 1
         out.links.update(name for name, _ in turn.links)
@@ -137,6 +144,8 @@ def _add_end(store: Readable, state: SessionState, out: Summary) -> None:
         out.sessions[state_name(state)] += 1
         return
     out.sessions[state.outcome.value] += 1
+    for name in state.marks:
+        out.marks[name].append(session_id)
     if state.reason:
         out.reasons[state.reason] += 1
         out.example.setdefault(state.reason, session_id)

@@ -15,7 +15,7 @@ from tugline.core.clock import Deadline
 from tugline.core.contracts import Command, Exit, Gateway, Sandbox
 from tugline.core.errors import SandboxError, boundary
 from tugline.sandboxes import files, layout
-from tugline.sandboxes.client import Run, Warden, memfd_with, uninterrupted
+from tugline.sandboxes.client import Run, Warden, memfd_with, spooled, uninterrupted
 
 OUTPUT_LIMIT = 64 << 20
 """Bytes kept of each output of a command."""
@@ -117,10 +117,10 @@ class BubblewrapSandbox:
             command = Command(argv, cwd="/", root=True)
             end = await self.execute(command, Deadline.after(FILE_SECONDS), None, opened)
             if end.code not in fine:
-                text = files.spool_bytes(opened.outputs[2]).decode(errors="replace").strip()[-300:]
+                text = spooled(opened.outputs[2]).decode(errors="replace").strip()[-300:]
                 reason = "not a regular file" if end.code == files.NOT_A_FILE else text or f"exit {end.code}"
                 raise SandboxError(f"{what}: {'took too long' if end.timed_out else reason}")
-            return end.code, files.spool_bytes(opened.outputs[1])
+            return end.code, spooled(opened.outputs[1])
         finally:
             opened.close()
 

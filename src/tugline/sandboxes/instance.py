@@ -14,10 +14,19 @@ from pathlib import Path
 import msgspec
 
 from tugline.core.ident import new_id
+from tugline.sandboxes.warden import kernel
 from tugline.sandboxes.warden.cgroups import remove_tree
+from tugline.sandboxes.warden.engine import sweep
 from tugline.sandboxes.warden.main import remove
 
 OWNER = "owner.json"
+
+
+class EngineOf(msgspec.Struct, frozen=True):
+    """The container engine's client that an instance uses: what removes its containers."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -30,6 +39,7 @@ class Owner(msgspec.Struct, frozen=True):
     warden: int = 0
     warden_started: int = 0
     cgroups: tuple[str, ...] = ()
+    engine: EngineOf | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +72,12 @@ def note(instance: Instance, owner: Owner) -> None:
     temporary.rename(instance.path / OWNER)
 
 
-def sign(instance: Instance, run_id: str, warden: int, cgroups: tuple[str, ...]) -> None:
-    """Note the warden and its groups too."""
+def sign(
+    instance: Instance, run_id: str, warden: int, cgroups: tuple[str, ...], engine: EngineOf | None = None
+) -> None:
+    """Note the warden, its groups and its engine too."""
     me = os.getpid()
-    owner = Owner(me, start_time(me), run_id, instance.stage, warden, start_time(warden), cgroups)
+    owner = Owner(me, start_time(me), run_id, instance.stage, warden, start_time(warden), cgroups, engine)
     note(instance, owner)
 
 
@@ -74,6 +86,7 @@ def discard(instance: Instance, cgroups: tuple[str, ...] = ()) -> None:
     for group in cgroups:
         remove_tree(group)
     if instance.stage:
+        unmount_below(instance.stage)
         with contextlib.suppress(OSError):
             os.rmdir(instance.stage)
     remove(str(instance.path))
@@ -93,6 +106,8 @@ def reap(state_dir: Path) -> int:
             continue
         if alive(owner.warden, owner.warden_started):
             _end(owner.warden)
+        if owner.engine is not None:
+            sweep(list(owner.engine.argv), owner.engine.env, path.name)
         discard(Instance(path, owner.stage), owner.cgroups)
         removed += 1
     return removed
@@ -111,13 +126,24 @@ def alive(pid: int, started: int) -> bool:
     return pid > 0 and started > 0 and start_time(pid) == started
 
 
+def unmount_below(stage: str) -> None:
+    """Detach what a killed warden has left mounted where the host sees it. Other places stay as they are."""
+    with contextlib.suppress(OSError):
+        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        for point in sorted({p for p in points if p == stage or p.startswith(f"{stage}/")}, reverse=True):
+            with contextlib.suppress(OSError):
+                kernel.unmount(point)
+
+
 def _end(pid: int) -> None:
-    """SIGKILL and wait: its children follow by their parent death signal."""
+    """End a warden whose owner is dead; it is about to go by itself. SIGKILL reaches its children too."""
     with contextlib.suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
-            signal.pidfd_send_signal(fd, signal.SIGKILL)
-            select.select([fd], [], [], 10)
+            for number, seconds in ((signal.SIGTERM, 15), (signal.SIGKILL, 10)):
+                signal.pidfd_send_signal(fd, number)
+                if select.select([fd], [], [], seconds)[0]:
+                    break
         finally:
             os.close(fd)
 

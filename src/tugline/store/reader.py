@@ -82,6 +82,12 @@ class RunReader:
         with self._connections.borrow() as conn:
             return [(name, wall) for name, wall in conn.db.execute(query, (session_id,))]
 
+    def states(self, session_id: str) -> list[SessionState]:
+        """Every state that a session was in, in order."""
+        query = "SELECT state FROM transitions WHERE session_id = ? ORDER BY id"
+        with self._connections.borrow() as conn:
+            return [reads.state_of(conn, session_id, blob) for (blob,) in conn.db.execute(query, (session_id,))]
+
     def iter_sessions(self) -> Sequence[SessionState]:
         """Latest state of every session."""
         return [state for state, _ in self.sessions()]

@@ -15,17 +15,28 @@ from typing import Any, Literal
 import msgspec
 
 from tugline.core.errors import TaskError
-from tugline.core.task import Budgets, Environment, ModelRoute, Task
+from tugline.core.task import (
+    PYTHON_RESTORE,
+    Budgets,
+    Carry,
+    Collect,
+    Environment,
+    Health,
+    ModelRoute,
+    Step,
+    Task,
+)
 from tugline.tasks import schema
 from tugline.tasks.digest import environment_digest, task_digest
 from tugline.tasks.dockerfile import read_dockerfile
 from tugline.tasks.problems import Findings
-from tugline.tasks.refusals import carries, refuse
+from tugline.tasks.refusals import below, refuse
 from tugline.tasks.schema import EnvironmentTable, TaskFile, TuglineTable
 from tugline.tasks.texts import read_text
 
 MAX_BYTES = 1 << 20
 """Of task.toml and of instruction.md."""
+PYTHON_VERIFIERS = ("pytest", "swe")
 _HOST_VARIABLE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}", re.DOTALL)
 _AT = re.compile(r" - at `\$?\.?(.*)`$", re.DOTALL)
 _CANARY = re.compile(r"^(<!--.*canary.*-->|#.*canary.*)$", re.IGNORECASE)
@@ -46,37 +57,45 @@ def read_task(path: Path, env: Mapping[str, str]) -> Task:
     findings = Findings()
     with findings.gather():
         _no_way_out(root, name, findings)
-    instruction, spec, box = "", TaskFile(), Environment(image="")
-    with findings.gather():
-        instruction = _instruction(root, name)
-    with findings.gather():
-        if not (root / "tests" / "test.sh").is_file():
-            raise TaskError("is missing", where=f"{name}/tests/test.sh")
+    instruction, spec, box, judge = "", TaskFile(), Environment(image=""), None
     with findings.gather():
         spec = _task_file(root, name)
+    with findings.gather():
+        instruction = _instruction(root, name) if not spec.steps else ""
+    own = TuglineTable()
+    with findings.gather():
+        own = _own(spec.metadata, f"{name}/task.toml")
+    with findings.gather():
+        if own.verifier == "harbor" and not spec.steps and not (root / "tests" / "test.sh").is_file():
+            raise TaskError("is missing", where=f"{name}/tests/test.sh")
     refuse(spec, root, name, findings)
     with findings.gather():
         box = _environment(spec, root, name, env)
+    with findings.gather():
+        judge = judge_environment(spec, root, name, env)
     verifier_env: dict[str, str] = {}
     with findings.gather():
         verifier_env = _resolved(spec.verifier.env, env, f"{name}/task.toml", "verifier.env")
     artifacts = tuple(a if isinstance(a, str) else a.source for a in spec.artifacts)
+    apart = separate(spec)
     with findings.gather():
-        _check_separate(spec, artifacts, box.workdir, name)
-    routes: tuple[ModelRoute, ...] = ()
-    with findings.gather():
-        routes = _routes(spec.metadata, f"{name}/task.toml")
+        _check_separate(artifacts, name, apart=apart)
+    steps = read_steps(spec, root, name, env, findings) if spec.steps else ()
     findings.settle(name)
     solution = root / "solution"
     return Task(
         task_id=safe_id(name),
         name=spec.task.name if spec.task else name,
-        instruction=instruction,
+        instruction=steps[0].instruction if steps else instruction,
         environment=box,
         path=root,
-        verifier_dir=root / "tests",
+        verifier_dir=steps[0].verifier_dir if steps else root / "tests",
         verifier_env=verifier_env,
-        verifier_separate=spec.verifier.environment_mode == "separate",
+        verifier_separate=apart,
+        verifier_environment=judge,
+        collect=tuple(Collect(c.command, c.timeout_sec) for c in spec.verifier.collect),
+        steps=steps,
+        step_reward=spec.multi_step_reward_strategy or "mean",
         solution_dir=solution if solution.is_dir() else None,
         solution_env=dict(spec.solution.env),
         artifacts=artifacts,
@@ -85,18 +104,71 @@ def read_task(path: Path, env: Mapping[str, str]) -> Task:
             agent=spec.agent.timeout_sec,
             judge=spec.verifier.timeout_sec,
         ),
-        routes=routes,
+        routes=tuple(ModelRoute(pattern, engine) for pattern, engine in own.models.items()),
+        verifier=own.verifier,
+        verifier_options=own.options,
+        carry=_carry(own, artifacts if apart else None, box.workdir),
         metadata=dict(spec.metadata),
         digest=task_digest(root),
     )
 
 
-def _routes(metadata: Mapping[str, Any], where: str) -> tuple[ModelRoute, ...]:
+def separate(spec: TaskFile) -> bool:
+    """Whether the verifier has a sandbox of its own; a table for it says so too."""
+    return spec.verifier.environment_mode == "separate" or (
+        spec.verifier.environment_mode is None and spec.verifier.environment is not None
+    )
+
+
+def read_steps(spec: TaskFile, root: Path, name: str, env: Mapping[str, str], findings: Findings) -> tuple[Step, ...]:
+    """The steps in the order of task.toml; problems go to `findings`."""
+    steps = []
+    for table in spec.steps:
+        folder, where = root / "steps" / table.name, f"{name}/steps/{table.name}"
+        with findings.gather():
+            if not folder.is_dir():
+                raise TaskError("is missing", where=where)
+            tests = folder / "tests" if (folder / "tests").is_dir() else root / "tests"
+            if not (tests / "test.sh").is_file():
+                raise TaskError("is missing", where=f"{where}/tests/test.sh")
+            least = table.min_reward
+            steps.append(
+                Step(
+                    name=table.name,
+                    instruction=_instruction(folder, where),
+                    verifier_dir=tests,
+                    solution_dir=folder / "solution" if (folder / "solution").is_dir() else None,
+                    setup=folder / "workdir" if (folder / "workdir").is_dir() else None,
+                    agent_seconds=table.agent.timeout_sec,
+                    judge_seconds=table.verifier.timeout_sec,
+                    verifier_env=_resolved(table.verifier.env, env, f"{name}/task.toml", f"steps.{table.name}"),
+                    min_reward={"reward": least} if isinstance(least, int | float) else dict(least or {}),
+                )
+            )
+    return tuple(steps)
+
+
+def _own(metadata: Mapping[str, Any], where: str) -> TuglineTable:
     try:
-        table = msgspec.convert(metadata.get("tugline", {}), TuglineTable)
+        return msgspec.convert(metadata.get("tugline", {}), TuglineTable)
     except msgspec.ValidationError as err:
         raise TaskError(_AT.sub("", str(err)), where=where, field="metadata.tugline") from err
-    return tuple(ModelRoute(pattern, engine) for pattern, engine in table.models.items())
+
+
+def _carry(own: TuglineTable, artifacts: tuple[str, ...] | None, workdir: str) -> Carry | None:
+    """A fresh box for separate verifiers, for our own verifiers of Python, and where the task says what is carried."""
+    ours = own.verifier.partition(":")[0] in PYTHON_VERIFIERS
+    if not (ours or own.accept or own.restore or artifacts is not None):
+        return None
+    accept = tuple(own.accept) or (below(artifacts, workdir) if artifacts is not None else ("*",))
+    return Carry(accept, (*(PYTHON_RESTORE if ours else ()), *own.restore))
+
+
+def with_verifier(task: Task, name: str) -> Task:
+    """The task judged by another verifier."""
+    ours = name.partition(":")[0] in PYTHON_VERIFIERS
+    carry = task.carry or (Carry(restore=PYTHON_RESTORE) if ours else None)
+    return replace(task, verifier=name, carry=carry)
 
 
 def safe_id(name: str) -> str:
@@ -162,29 +234,55 @@ def _line_of(text: str, field: str) -> int | None:
 
 
 def _environment(spec: TaskFile, root: Path, name: str, env: Mapping[str, str]) -> Environment:
-    table, where = spec.environment, f"{name}/task.toml"
-    file = root / "environment" / "Dockerfile"
+    table, file = spec.environment, root / "environment" / "Dockerfile"
     if file.exists():
         made = read_dockerfile(file, f"{name}/environment/Dockerfile")
     elif table.docker_image:
         made = Environment(image=table.docker_image)
     else:
         raise TaskError("is missing (and task.toml names no docker_image)", where=f"{name}/environment/Dockerfile")
-    merged = {**made.env, **_resolved(table.env, env, where, "environment.env")}
+    found = _with_table(made, table, (f"{name}/task.toml", "environment"), env)
+    return replace(found, network=_network(spec))
+
+
+def judge_environment(spec: TaskFile, root: Path, name: str, env: Mapping[str, str]) -> Environment | None:
+    """The separate verifier's own: tests/Dockerfile, the image of [verifier.environment], else the task's with that
+    table's settings. None: the task's as it is."""
+    table, file = spec.verifier.environment, root / "tests" / "Dockerfile"
+    if not separate(spec) or (table is None and not file.exists()):
+        return None
+    table = table or EnvironmentTable()
+    if file.exists():
+        made = read_dockerfile(file, f"{name}/tests/Dockerfile")
+    elif table.docker_image:
+        made = Environment(image=table.docker_image)
+    else:
+        made = replace(_environment(spec, root, name, env), health=None)
+    found = _with_table(made, table, (f"{name}/task.toml", "verifier.environment"), env)
+    return replace(found, network="no-network")
+
+
+def _with_table(made: Environment, table: EnvironmentTable, at: tuple[str, str], env: Mapping[str, str]) -> Environment:
+    where, field = at
+    merged = {**made.env, **_resolved(table.env, env, where, f"{field}.env")}
     workdir = table.workdir or made.workdir
     if not workdir.startswith("/"):
-        raise TaskError("must be absolute", where=where, field="environment.workdir")
+        raise TaskError("must be absolute", where=where, field=f"{field}.workdir")
+    image, check = table.docker_image or made.image, table.healthcheck
     return replace(
         made,
-        image=table.docker_image or made.image,
+        image=image,
         env=merged,
         workdir=workdir,
-        cpus=table.cpus,
-        memory_mb=_size(table.memory_mb, table.memory, "memory", where),
-        storage_mb=_size(table.storage_mb, table.storage, "storage", where),
-        network=_network(spec),
-        digest=environment_digest(made.image, workdir, merged, made.steps),
-    )
+        cpus=table.cpus or made.cpus,
+        memory_mb=_size(table.memory_mb, table.memory, "memory", where) or made.memory_mb,
+        storage_mb=_size(table.storage_mb, table.storage, "storage", where) or made.storage_mb,
+        health=made.health if check is None else Health(
+            check.command, check.interval_sec, check.timeout_sec, check.start_period_sec, check.start_interval_sec,
+            check.retries,
+        ),
+        digest=environment_digest(image, workdir, merged, made.steps),
+    )  # fmt: skip
 
 
 def _size(megabytes: int | None, older: str | None, name: str, where: str) -> int | None:
@@ -210,11 +308,11 @@ def _baseline(table: EnvironmentTable) -> str:
     return "no-network" if table.allow_internet is False else "public"
 
 
-def _check_separate(spec: TaskFile, artifacts: tuple[str, ...], workdir: str, name: str) -> None:
-    """Judging happens in a fresh sandbox that gets the whole work directory: the same thing only if that travels."""
-    if spec.verifier.environment_mode == "separate" and not carries(artifacts, workdir):
+def _check_separate(artifacts: tuple[str, ...], name: str, *, apart: bool) -> None:
+    """A separate verifier sees the artifacts alone."""
+    if apart and not artifacts:
         raise TaskError(
-            f"separate verifiers are supported only where `artifacts` names the whole work directory ({workdir})",
+            "a separate verifier sees `artifacts` alone, and there are none",
             where=f"{name}/task.toml",
             field="verifier.environment_mode",
         )

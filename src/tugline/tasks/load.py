@@ -11,7 +11,9 @@ from tugline.core.paths import expanded
 from tugline.core.task import Task
 from tugline.tasks.harbor import is_task, read_task
 from tugline.tasks.problems import Findings
+from tugline.tasks.rows import read_rows
 
+ROWS = (".jsonl", ".parquet")
 SHIPPED = Path(__file__).parent / "shipped"
 
 
@@ -32,7 +34,7 @@ def load_tasks(specs: Sequence[str], *, env: Mapping[str, str]) -> list[Task]:
     findings = Findings()
     for path in paths:
         with findings.gather():
-            tasks.append(read_task(path, env))
+            tasks += read_rows(path) if path.suffix in ROWS else [read_task(path, env)]
     findings.settle("tasks")
     return _unique(tasks)
 
@@ -60,8 +62,8 @@ def _expand(spec: str) -> list[Path]:
     family = [n for n in names if n.rpartition("-")[0] == spec]
     if family:
         return [SHIPPED / n for n in family]
-    if path.suffix in (".jsonl", ".parquet") and path.exists():
-        raise ConfigError(f"{spec}: task rows are not read yet; give Harbor task directories", where="TASKS")
+    if path.suffix in ROWS and path.is_file():
+        return [path]
     raise ConfigError(f"{spec!r} is neither a directory nor a shipped task; see `tugline tasks list`", where="TASKS")
 
 

@@ -55,12 +55,12 @@ class AgentTable(Strict):
 class Healthcheck(Strict):
     """[environment.healthcheck]."""
 
-    command: str
-    interval_sec: float = 5
-    timeout_sec: float = 30
-    start_period_sec: float = 0
-    start_interval_sec: float = 5
-    retries: int = 3
+    command: Annotated[str, Meta(min_length=1)]
+    interval_sec: Seconds = 5
+    timeout_sec: Seconds = 30
+    start_period_sec: Annotated[float, Meta(ge=0, le=86400)] = 0
+    start_interval_sec: Seconds = 5
+    retries: Annotated[int, Meta(ge=1, le=1000)] = 3
 
 
 class EnvironmentTable(Strict):
@@ -125,9 +125,25 @@ class Artifact(Strict):
 
 
 class TuglineTable(Strict):
-    """[metadata.tugline]: what Harbor has no word for. `models`: pattern of a model's name -> name of an engine."""
+    """[metadata.tugline]: what Harbor has no word for. `models`: pattern of a model's name -> name of an engine;
+    `verifier` with `options`: another verifier than test.sh; `accept` and `restore`: see `Carry` in core.task."""
 
     models: dict[Annotated[str, Meta(min_length=1, max_length=200)], Annotated[str, Meta(min_length=1)]] = {}
+    verifier: Annotated[str, Meta(min_length=1, max_length=500)] = "harbor"
+    options: dict[str, Any] = {}
+    accept: list[Annotated[str, Meta(min_length=1)]] = []
+    restore: list[Annotated[str, Meta(min_length=1)]] = []
+
+
+class StepTable(Strict):
+    """One of [[steps]]."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    agent: AgentTable = msgspec.field(default_factory=AgentTable)
+    verifier: VerifierTable = msgspec.field(default_factory=VerifierTable)
+    min_reward: float | dict[str, float] | None = None
+    healthcheck: Healthcheck | None = None
+    artifacts: list[str | Artifact] = []
 
 
 class TaskFile(Strict):
@@ -144,7 +160,7 @@ class TaskFile(Strict):
     verifier: VerifierTable = msgspec.field(default_factory=VerifierTable)
     environment: EnvironmentTable = msgspec.field(default_factory=EnvironmentTable)
     solution: SolutionTable = msgspec.field(default_factory=SolutionTable)
-    steps: list[dict[str, Any]] = []
+    steps: list[StepTable] = []
 
 
 def megabytes(size: str) -> int:

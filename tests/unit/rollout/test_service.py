@@ -29,6 +29,7 @@ from tugline.core.session import Ended, Outcome, Queued, Running, SessionKey, Se
 from tugline.core.task import Environment, Task
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallOutcome, CallRecord, Sampling, Turn
+from tugline.rollout.judging import Judged
 from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
 
@@ -142,11 +143,11 @@ class World:
     def failure(self, exit: Exit, log: bytes) -> str | None:
         return self.agent_failure
 
-    async def judge(self, task: Task, box: Box, deadline: Deadline, out: Path) -> Verdict:
+    async def judge(self, task: Task, box: Box, seconds: float, folder: Path) -> Judged:
         answer = self.verdicts.pop(0) if self.verdicts else Verdict(1.0)
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return Judged(answer, ("!canary_passed",) if answer.flags else ())
 
 
 def task(name: str) -> Task:
@@ -169,7 +170,7 @@ def service(
         gate=gate,
         sandboxes=world,
         harness=world,
-        verifier_for=lambda _task: world,
+        judge=world.judge,
         build=None,
         sessions_dir=tmp_path,
         cache=tmp_path,

@@ -151,18 +151,19 @@ def test_the_line_is_that_of_the_key(tmp_path):
         ("[environment]\nmemory = '1G'\nmemory_mb = 512\n", "contradicts memory_mb"),
         ("[environment]\ncpus = 0\n", "environment.cpus"),
         ("[[environment.mcp_servers]]\nname = 'x'\n", "MCP"),
-        ("[environment.healthcheck]\ncommand = 'true'\n", "health checks"),
+        ("[environment.healthcheck]\ncommand = ''\n", "environment.healthcheck.command"),
         ("[agent]\nuser = 'root'\n", "as root"),
         ("[agent]\nnetwork_mode = 'allowlist'\n", "allow-lists"),
         ("[verifier]\nuser = 'postgres'\n", "verifier.user"),
         ("[verifier]\nnetwork_mode = 'public'\n", "no network"),
-        ("[verifier.environment]\ncpus = 1\n", "own environment"),
-        ("[[verifier.collect]]\ncommand = 'x'\n", "collect"),
-        ("[verifier]\nenvironment_mode = 'separate'\n", "whole work directory"),
+        ("[verifier]\nenvironment_mode = 'shared'\n[verifier.environment]\ngpus = 1\n", "no sandbox here has a GPU"),
+        ("[[verifier.collect]]\ncommand = 'x'\nservice = 'db'\n", "one service only"),
+        ("[[verifier.collect]]\ncommand = 'x'\nuser = 'root'\n", "run as the agent"),
+        ("[verifier]\nenvironment_mode = 'separate'\n", "sees `artifacts` alone, and there are none"),
         ("[verifier]\nenv = {A = '${MISSING}'}\n", "${MISSING} is not set on this machine"),
         ("[environment]\nenv = {A = '${MISSING}'}\n", "environment.env.A"),
         ('[verifier]\nenv = {A = "x\\u0000"}\n', "verifier.env"),
-        ("[[steps]]\nname = 'one'\n", "multi-step"),
+        ("[[steps]]\nname = 'one'\n", "t/steps/one: is missing"),
         ("artifacts = [{source = '/x', service = 'db'}]\n", "one service"),
         ("a = [\n", "not valid TOML"),
     ],
@@ -240,10 +241,10 @@ def test_all_problems_are_said_at_once(tmp_path):
     with pytest.raises(BrokenTasks) as caught:
         read_task(root, {})
     assert [(p.where, p.field) for p in caught.value.problems] == [
-        ("t/instruction.md", ""),
-        ("t/tests/test.sh", ""),
         ("t/task.toml:10", "agent.timeout_sec"),
         ("t/task.toml:12", "verifier.user"),
+        ("t/instruction.md", ""),
+        ("t/tests/test.sh", ""),
         ("t/environment/Dockerfile", "line 2"),
         ("t/environment/Dockerfile", "line 3"),
     ]
@@ -283,3 +284,52 @@ def test_ids_are_safe_as_file_names(name, safe):
 
 def test_the_good_task_is_good(tmp_path):
     assert read_task(make(tmp_path / "t", dict(GOOD)), {}).name == "acme/sum"
+
+
+STEPS = """
+multi_step_reward_strategy = "final"
+[[steps]]
+name = "one"
+min_reward = 0.5
+[steps.agent]
+timeout_sec = 7
+[[steps]]
+name = "two"
+min_reward = {style = 1}
+[steps.verifier]
+timeout_sec = 8
+env = {A = "${B:-c}"}
+"""
+
+
+def test_steps(tmp_path):
+    files = {
+        "task.toml": f"{STEPS}\n{GOOD['task.toml'].partition(chr(10))[2]}", "instruction.md": None,
+        "steps/one/instruction.md": "First.", "steps/one/tests/test.sh": "x", "steps/one/workdir/setup.sh": "y",
+        "steps/two/instruction.md": "Second.", "steps/two/solution/solve.sh": "z",
+    }  # fmt: skip
+    task = read_task(make(tmp_path / "t", files), {})
+    one, two = task.steps
+    assert (task.instruction, task.step_reward, task.verifier_dir) == ("First.", "final", one.verifier_dir)
+    assert (one.agent_seconds, one.judge_seconds, one.min_reward) == (7.0, None, {"reward": 0.5})
+    assert (one.setup, one.solution_dir) == (tmp_path / "t/steps/one/workdir", None)
+    assert (two.judge_seconds, two.verifier_env, two.min_reward) == (8.0, {"A": "c"}, {"style": 1.0})
+    assert two.verifier_dir == tmp_path / "t/tests", "a step without tests has the task's"
+
+
+def test_a_verifier_of_its_own(tmp_path):
+    table = (
+        "[verifier]\nenvironment_mode = 'separate'\n[verifier.environment]\nmemory_mb = 64\nenv = {X = 'y'}\n"
+        "[[verifier.collect]]\ncommand = 'make out'\ntimeout_sec = 3\n"
+        "[environment.healthcheck]\ncommand = 'true'\nretries = 2\n"
+    )
+    text = "artifacts = ['out', '/logs/artifacts']\n" + GOOD["task.toml"] + table
+    files = {"task.toml": text, "tests/Dockerfile": "FROM judge:1\nWORKDIR /judge\nCOPY test.sh /judge/\n"}
+    task = read_task(make(tmp_path / "t", files), {})
+    assert task.verifier_separate
+    own = task.verifier_environment
+    assert (own.image, own.workdir, own.memory_mb, own.env) == ("judge:1", "/judge", 64, {"X": "y"})
+    assert own.digest != task.environment.digest
+    assert task.carry.accept == ("./out", "./out/*")
+    assert [(c.command, c.seconds) for c in task.collect] == [("make out", 3.0)]
+    assert (task.environment.health.command, task.environment.health.retries) == ("true", 2)

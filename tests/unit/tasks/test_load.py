@@ -44,13 +44,18 @@ def test_no_tasks_is_a_configuration_error(specs, tmp_path, monkeypatch):
         load_tasks(specs, env={})
 
 
-def test_an_empty_directory_and_rows_are_configuration_errors(tmp_path):
+def test_an_empty_directory_is_a_configuration_error_and_a_broken_row_is_named(tmp_path):
     with pytest.raises(ConfigError, match="holds no task"):
         load_tasks([str(tmp_path)], env={})
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("{}\n")
-    with pytest.raises(ConfigError, match="not read yet"):
+    good = '{"instance_id": "a__b-1", "repo": "a/b", "problem_statement": "p", "FAIL_TO_PASS": "[\\"t.py::x\\"]"}'
+    rows.write_text(f"{good}\n{{}}\n{good.replace('t.py::x', '')}\n{good.replace('[', '')}\n[\n")
+    with pytest.raises(TaskError, match=r"rows.jsonl:2: Object missing required field `instance_id`"):
         load_tasks([str(rows)], env={})
+    rows.write_text(f"{good}\n\n{good}\n")
+    first, second = load_tasks([str(rows)], env={})
+    assert (first.task_id, second.task_id, first.verifier) == ("a__b-1", "a__b-1.2", "swe")
+    assert first.verifier_options["fail_to_pass"] == ["t.py::x"]
 
 
 def test_problems_of_all_tasks_are_said_together(tmp_path):

@@ -13,7 +13,7 @@ from tugline.core.errors import VerifierError
 from tugline.core.task import Environment, Task
 from tugline.testing.fakes import FakeSandbox
 from tugline.testing.verifier_suite import CHECKS, run_suite
-from tugline.verifiers import CommandVerifier, HarborVerifier
+from tugline.verifiers import CommandVerifier, FunctionVerifier, HarborVerifier
 
 SCRIPTS = {
     "solved": 'echo judged; echo 1 > "$LOGS_DIR/reward.txt"',
@@ -21,7 +21,25 @@ SCRIPTS = {
     "crashing": "exit 7",
     "hanging": "sleep 60",
 }
+FUNCTIONS = {
+    "solved": "print('judged'); return {'reward': 1.0, 'files': float(len(list(work.files.iterdir())))}",
+    "unsolved": "return 0",
+    "crashing": "raise RuntimeError('no network')",
+    "hanging": "import time; time.sleep(60)",
+}
 STATUS = {"solved": "echo yes; exit 0", "unsolved": "exit 1", "crashing": "exit 7", "hanging": "sleep 60"}
+
+
+MODULE = "tugline_test_judge"
+
+
+class ByOption:
+    """The function verifier of the module that a task's name tells."""
+
+    name = "function"
+
+    async def judge(self, task, box, deadline, out):
+        return await FunctionVerifier(f"{MODULE}_{task.name}:score").judge(task, box, deadline, out)
 
 
 @dataclass
@@ -35,6 +53,8 @@ class OurSubject:
     def verifier(self) -> Verifier:
         if self.kind == "harbor":
             return HarborVerifier()
+        if self.kind == "function":
+            return ByOption()
         return CommandVerifier(("/bin/sh", "-c", 'eval "$SCRIPT"'))
 
     async def box(self) -> Sandbox:
@@ -44,6 +64,8 @@ class OurSubject:
         tests = self.scratch / f"tests-{name}"
         tests.mkdir(exist_ok=True)
         (tests / "test.sh").write_text(f"#!/bin/sh\n{SCRIPTS[name]}\n")
+        module = self.scratch / f"{MODULE}_{name}.py"
+        module.write_text(f"def score(work):\n    {FUNCTIONS[name]}\n")
         return Task(name, name, "", Environment(image=""), tests, tests, verifier_env={"SCRIPT": STATUS[name]})
 
     def solved(self) -> Task:
@@ -59,9 +81,10 @@ class OurSubject:
         return self._task("hanging")
 
 
-@pytest.mark.parametrize("kind", ["harbor", "command"])
+@pytest.mark.parametrize("kind", ["harbor", "command", "function"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.name)
-async def test_our_verifiers_keep_the_contract(check, kind, tmp_path):
+async def test_our_verifiers_keep_the_contract(check, kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     await check.run(OurSubject(tmp_path, kind))
 
 

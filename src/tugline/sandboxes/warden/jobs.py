@@ -59,6 +59,21 @@ class Pump:
         os.close(self.target)
 
 
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """An open file of a control group with a line `oom_kill N`."""
+
+    fd: int
+
+    def read(self) -> int:
+        """Processes that the kernel killed for memory so far; 0 once the group is gone."""
+        with contextlib.suppress(OSError):
+            for line in os.pread(self.fd, 4096, 0).splitlines():
+                if line.startswith(b"oom_kill "):
+                    return int(line.split()[1])
+        return 0
+
+
 @dataclass(slots=True)
 class Job:
     """A command in progress."""
@@ -87,6 +102,10 @@ class Job:
     ooms: int = 0
     trouble: str | None = None
     """Why we killed it before it started."""
+    hold: int = -1
+    """Keeps the gate's pipe alive until the command has read from it; for engines."""
+    meter: Meter | None = None
+    """Counts out-of-memory kills where an engine made the control group."""
 
     @property
     def over(self) -> bool:
@@ -95,6 +114,8 @@ class Job:
 
     def read_status(self) -> bool:
         """Take what bwrap reports. True when the init process has just become known."""
+        if self.status < 0:
+            return False
         try:
             data = os.read(self.status, 4096)
         except BlockingIOError:
@@ -118,10 +139,11 @@ class Job:
         """Let the command start. Does nothing the second time."""
         if self.gate >= 0:
             with contextlib.suppress(OSError):
-                os.write(self.gate, b"1")
+                os.write(self.gate, b"1\n")
             os.close(self.gate)
             self.gate = -1
-            self.set_up = self.keeper  # bwrap still has to say so; a keeper may be killed by its own command
+            # bwrap still has to say so; a keeper may be killed by its own command, a container has an engine
+            self.set_up = self.keeper or self.hold >= 0
 
     def kill(self) -> None:
         """SIGKILL everything inside. Before the init process is known this only notes the wish."""
@@ -139,7 +161,7 @@ class Job:
         """Drain the outputs, close every descriptor."""
         for pump in self.pumps:
             pump.drain()
-        for fd in (self.status, self.gate, self.pidfd):
+        for fd in (self.status, self.gate, self.hold, self.pidfd, self.meter.fd if self.meter else -1):
             if fd >= 0:
                 os.close(fd)
 

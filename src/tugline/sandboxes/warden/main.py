@@ -18,48 +18,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import cgroups, jobs, keeper, kernel, seccomp
+from . import cgroups, engine, jobs, keeper, kernel, seccomp
 from .mounts import Box, Tree
+from .settle import settle
 
 Message = dict[str, Any]
-
-
-def settle(config: Message) -> tuple[Tree | None, tuple[int, int] | None, str]:
-    """Enter our own namespaces and choose the user of sandboxed processes. Returns (tree, user to drop to, bwrap).
-
-    Raises OSError: this machine cannot do it.
-    """
-    if config["mode"] == "plain":
-        return None, None, ""
-    owner, drop = (0, 0), None
-    if os.geteuid() == 0 and _maps(65533):
-        # Never the host's root, even without capabilities: it could write to /proc/sys, e.g. core_pattern.
-        owner = drop = (65533, 65533)
-        kernel.unshare(kernel.NEWNS)
-    else:
-        if os.geteuid() == 0 and _maps_real_root():
-            raise OSError("runs as root, but user 65533 does not exist in this container")
-        uid, gid = os.geteuid(), os.getegid()
-        kernel.unshare(kernel.NEWUSER | kernel.NEWNS)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as f:
-                f.write(text)
-    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_SLAVE)
-    tree = Tree(config["stage"], config["snapshots"], owner, unprivileged=drop is None)
-    return tree, drop, tree.install(config["bwrap"], config["libs"])
-
-
-def _ranges() -> list[tuple[int, int, int]]:
-    with open("/proc/self/uid_map") as f:
-        return [(int(a), int(b), int(n)) for a, b, n in (line.split() for line in f)]
-
-
-def _maps(uid: int) -> bool:
-    return any(a <= uid < a + n for a, _, n in _ranges())
-
-
-def _maps_real_root() -> bool:
-    return any(a == 0 and b == 0 for a, b, _ in _ranges())
 
 
 class Warden:
@@ -70,11 +33,13 @@ class Warden:
         self._folder = sys.argv[1]
         self._user = os.geteuid()
         self._tree, self._drop, self._bwrap = settle(config)
-        self._cgroups = cgroups.detect(config["label"])
+        self._engine: Message = config.get("engine") or {}
+        self._cgroups = cgroups.Cgroups(0, ()) if self._engine else cgroups.detect(config["label"])
         self._filter = seccomp.program(os.uname().machine)
         self._selector = selectors.DefaultSelector()
         self._jobs: dict[int, jobs.Job] = {}
         self._helpers: dict[int, Callable[[int], None]] = {}
+        self._tools: dict[int, int] = {}
         self._alive = True
 
     @property
@@ -130,6 +95,7 @@ class Warden:
     def op_box(self, request: Message, _fds: list[int]) -> Message:
         """{name, memory, pids, disk, root: [lowers], work: [lowers], on_disk?}: a new box."""
         box = Box(request["name"], request["memory"], request["pids"], request["root"], on_disk=request.get("on_disk"))
+        box.workdir = request.get("workdir", "")
         self._cgroups.make(box.name, box.memory, box.pids)
         try:
             self._boxes.make(box, request["disk"], request["work"])
@@ -197,11 +163,36 @@ class Warden:
         job = jobs.Job(request["id"], request["box"], pid, status, gate, request["port"], keeper=self._tree is None)
         job.pumps = outputs.pumps
         job.ooms = self._cgroups.ooms(job.box)
-        self._jobs[job.id] = job
         self._watch(status, lambda: self._status(job))
-        for pump in outputs.pumps:
-            self._watch(pump.source, lambda p=pump: self._pump(p))  # type: ignore[misc]
+        self._follow(job)
         return None
+
+    def _follow(self, job: jobs.Job) -> None:
+        self._jobs[job.id] = job
+        for pump in job.pumps:
+            self._watch(pump.source, lambda p=pump: self._pump(p))  # type: ignore[misc]
+
+    def op_attach(self, request: Message, fds: list[int]) -> None:
+        """{box, init, io, outputs: [numbers], limit, port?} + files: follow a container that waits at its gate.
+
+        Events as for `run`; the exit code is the engine's to tell.
+        """
+        job = engine.attach(request, [os.dup(fd) for fd in fds])
+        self._follow(job)
+        self._watch(job.pidfd, lambda: self._init_dead(job))
+        self._open_gate(job)
+
+    def op_tool(self, request: Message, fds: list[int]) -> None:
+        """{argv, env} + stdin, stdout, stderr: run a program of the host to its end; the reply is its exit code."""
+        pid = jobs.start(request["argv"], request["env"], dict(enumerate(fds)), None, signal.SIGKILL)
+        number = request["id"]
+        self._tools[number] = pid
+
+        def done(wait: int) -> None:
+            self._tools.pop(number, None)
+            self._send({"id": number, "ok": os.waitstatus_to_exitcode(wait)})
+
+        self._helpers[pid] = done
 
     def op_go(self, request: Message, _fds: list[int]) -> None:
         """{job}: let a command start that waited for its listener."""
@@ -212,6 +203,8 @@ class Warden:
         """{job}: the end comes as the job's own reply."""
         if request["job"] in self._jobs:
             self._jobs[request["job"]].kill()
+        if request["job"] in self._tools:
+            os.kill(self._tools[request["job"]], signal.SIGKILL)
 
     # ---------------------------------------------------------------------------------------------- events
 
@@ -231,6 +224,15 @@ class Warden:
                 f.write("600")
             if limits is not None:
                 self._cgroups.enter(job.box, job.init, limits.memory, limits.pids)
+        except OSError as err:
+            job.trouble = str(err)
+            job.kill()
+            return
+        self._open_gate(job)
+
+    def _open_gate(self, job: jobs.Job) -> None:
+        """Let a command start, or hand over its listener first; `go` starts it then."""
+        try:
             if job.port is not None and not job.keeper:
                 with jobs.listen_inside(job.init, job.port) as listener:
                     self._send({"id": job.id, "event": "listening"}, [listener.fileno()])
@@ -281,7 +283,8 @@ class Warden:
         for fd in (job.status, *(p.source for p in job.pumps)):
             self._unwatch(fd)
         result = job.result()
-        result["oom"] = self._cgroups.ooms(job.box) > job.ooms
+        ooms = job.meter.read() if job.meter else self._cgroups.ooms(job.box)
+        result["oom"] = ooms > job.ooms
         job.close()
         self._send({"id": job.id, "ok": result})
 
@@ -339,6 +342,11 @@ class Warden:
                     with contextlib.suppress(KeyError):
                         self._selector.get_key(key.fileobj)
                         key.data()
+        for pid in self._tools.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._engine:
+            engine.sweep(self._engine["argv"], self._engine["env"], self._engine["label"])
         self._kill_strays()
         os.close(wake)
         if self._tree is not None:

@@ -9,6 +9,10 @@ STAGE/              a tmpfs that only the warden's mount namespace has
   boxes/NAME        the box's tmpfs: upper layers, home, tmp, logs, shm
   boxes/NAME.root   overlay: snapshot over base, writes to the box
   boxes/NAME.work   overlay: the work directory
+
+Where a container engine runs the commands, the lowest layer is a whole image instead of the skeleton, the mounts are
+the host's (an engine must see them), and `boxes/NAME.root` shows the box as its commands will: its work directory,
+home, /tmp and /logs are bound to their places.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ OWN_ETC = {
 }
 DIRS = ("usr", "proc", "dev", "sys", "tmp", "home/agent", "root", "logs", "opt", "run", "mnt", "srv", "var/lib",
         "var/log", "var/cache", "etc")  # fmt: skip
+HOME = "/home/agent"
 PRIVATE = ("home", "tmp", "logs", "logs/agent", "logs/verifier", "logs/artifacts", "shm")
 
 
@@ -51,23 +56,36 @@ class Box:
     size: int = 0
     """Bytes that all its writes together may take."""
     seals: int = 0
+    workdir: str = ""
+    """Where the work directory is bound below the root; only where the tree is `whole`."""
+    bound: str = ""
+    """Host path of that bind."""
 
 
 class Tree:
-    """Everything mounted. `owner` = (uid, gid) that sandboxed processes run as, seen from the warden."""
+    """Everything mounted. `owner` = (uid, gid) that sandboxed processes run as, seen from the warden.
 
-    def __init__(self, stage: str, snapshots: str, owner: tuple[int, int], unprivileged: bool) -> None:
+    `whole`: the layers are whole images and the mounts are seen by the host.
+    """
+
+    def __init__(
+        self, stage: str, snapshots: str, owner: tuple[int, int], unprivileged: bool, whole: bool = False
+    ) -> None:
         self.stage = stage
         self.owner = owner
-        self._extra = ",userxattr" if unprivileged else ""
+        self.whole = whole
+        # metacopy: giving an image's work directory to the agent copies no data
+        self._extra = ",userxattr" if unprivileged else ",metacopy=on" if whole else ""
         self._binds: dict[tuple[str, int, int], str] = {}
         self._kept: set[str] = set()
         self.boxes: dict[str, Box] = {}
-        kernel.mount("tugline", stage, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0711,size=128m")
+        kernel.mount("tugline", stage, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0711,size=512m")
+        kernel.mount("none", stage, None, kernel.MS_PRIVATE)
         for name in ("empty", "bin", "snapshots", "binds", "boxes"):
             self._mkdir(f"{stage}/{name}")
         kernel.mount(snapshots, f"{stage}/snapshots", None, kernel.MS_BIND | kernel.MS_REC)
-        self._skeleton(f"{stage}/base")
+        if not whole:
+            self._skeleton(f"{stage}/base")
 
     def install(self, program: str, libs: str | None) -> str:
         """Copy bwrap, with the libraries its wheel brings, to where any user can run it."""
@@ -109,11 +127,28 @@ class Tree:
         upper = box.on_disk or at
         for name in ("root", "root.w", "work0", "work0.w"):
             self._mkdir(f"{upper}/{name}")
+        if self.whole:
+            os.chown(f"{upper}/root", 0, 0)
         for name in ("root", "work"):
             os.makedirs(f"{at}.{name}", exist_ok=True)
         self._overlay(f"{at}.root", f"{upper}/root", f"{upper}/root.w", box.root_lowers)
         box.work = [f"{upper}/work0", *work_lowers]
         self._overlay(f"{at}.work", box.work[0], f"{upper}/work0.w", box.work[1:])
+        if self.whole:
+            for source, place in ((f"{at}/home", HOME), (f"{at}/tmp", "/tmp"), (f"{at}/logs", "/logs")):
+                self._bind_in(box, source, place)
+            box.bound = self._bind_in(box, f"{at}.work", box.workdir)
+
+    def _bind_in(self, box: Box, source: str, place: str) -> str:
+        """Show a host directory at `place` of a box; the host path it is mounted on."""
+        fd = kernel.folder_in(f"{self.stage}/boxes/{box.name}.root", place)
+        try:
+            target = f"/proc/self/fd/{fd}"
+            real = os.readlink(target)
+            kernel.mount(source, target, None, kernel.MS_BIND)
+        finally:
+            os.close(fd)
+        return real
 
     def seal(self, name: str) -> list[str]:
         """Freeze the work directory as it stands; the box goes on in a new layer. Returns the frozen layers."""
@@ -124,9 +159,13 @@ class Tree:
         kernel.mount("tugline", at, None, kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV, _limits(box))
         self._mkdir(fresh)
         self._mkdir(f"{fresh}.w")
+        if box.bound:
+            kernel.unmount(box.bound)
         kernel.unmount(f"{at}.work")
         box.work = [fresh, *sealed]
         self._overlay(f"{at}.work", fresh, f"{fresh}.w", sealed)
+        if self.whole:
+            box.bound = self._bind_in(box, f"{at}.work", box.workdir)
         return sealed
 
     def loose(self, name: str) -> list[str]:

@@ -1,0 +1,144 @@
+"""What lies in a work directory, listed by the sandbox's own tools, and how two lists differ. The parsing is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import msgspec
+
+from tugline.core.task import Carry
+
+LIST = (
+    "find . -mindepth 1 -type d -print0; printf '//\\0'; find . -type f -perm -100 -print0; printf '//\\0'; "
+    'find . -type l -exec sh -c \'for p; do printf "%s\\0=%s\\0" "$p" "$(readlink "$p")"; done\' sh {} +; '
+    "printf '//\\0'; find . ! -type f ! -type d ! -type l -print0; printf '//\\0'; find . -type f -exec sha256sum {} +"
+)
+"""Directories, executables, links with their targets, other kinds, each list ended by `//`; then the files."""
+SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/opt/", "/etc/")
+"""Where links may lead outside the work directory: what every judging sandbox has of its own."""
+
+Kind = Literal["added", "modified", "deleted", "mode", "link", "dir", "escape", "special"]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Paths below the work directory. `files`: sha256 and whether executable; `links`: target; `others`: no file,
+    directory or link."""
+
+    files: Mapping[str, tuple[str, bool]]
+    links: Mapping[str, str]
+    dirs: frozenset[str]
+    others: frozenset[str]
+
+
+EMPTY = Manifest({}, {}, frozenset(), frozenset())
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One difference. escape: a link that leads out of the work directory; special: a pipe, socket or device."""
+
+    path: str
+    kind: Kind
+
+
+def parse(data: bytes) -> Manifest:
+    """Raises ValueError for what LIST cannot have printed (a name with a line end under some tools)."""
+    parts: list[list[bytes]] = [[]]
+    rest = data
+    while len(parts) < 5:
+        item, found, rest = rest.partition(b"\0")
+        if not found:
+            raise ValueError("the list ends early")
+        if item == b"//":
+            parts.append([])
+        else:
+            parts[-1].append(item)
+    dirs, executable, links, others = ([_name(p) for p in part] for part in parts[:4])
+    runs = frozenset(executable)
+    files = {}
+    for line in rest.splitlines():
+        digest, path = _summed(line)
+        files[path] = (digest, path in runs)
+    pairs = list(zip(links[::2], parts[2][1::2], strict=True))
+    return Manifest(files, {p: t[1:].decode(errors="surrogateescape") for p, t in pairs}, frozenset(dirs),
+                    frozenset(others))  # fmt: skip
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape").removeprefix("./")
+
+
+def _summed(line: bytes) -> tuple[str, str]:
+    """A line of sha256sum; a leading backslash says that the name is escaped."""
+    escaped = line.startswith(b"\\")
+    digest, _, name = line.removeprefix(b"\\").partition(b"  ")
+    if len(digest) != 64 or not name.startswith(b"./"):
+        raise ValueError(f"not a line of sha256sum: {line[:80]!r}")
+    if escaped:
+        name = name.replace(b"\\n", b"\n").replace(b"\\r", b"\r").replace(b"\\\\", b"\\")
+    return digest.decode(), _name(name)
+
+
+def compare(before: Manifest, after: Manifest, workdir: str) -> list[Change]:
+    """Differences in path order."""
+    found: dict[str, Kind] = {}
+    for path, (digest, runs) in after.files.items():
+        known = before.files.get(path)
+        if known is None:
+            found[path] = "added"
+        elif known[0] != digest:
+            found[path] = "modified"
+        elif known[1] != runs:
+            found[path] = "mode"
+    for path, target in after.links.items():
+        if before.links.get(path) != target:
+            found[path] = "link" if stays_inside(path, target, workdir) else "escape"
+    for path in after.others - before.others:
+        found[path] = "special"
+    for path in after.dirs - before.dirs:
+        found[path] = "dir"
+    here = {*after.files, *after.links, *after.dirs, *after.others}
+    for path in {*before.files, *before.links, *before.dirs} - here:
+        found[path] = "deleted"
+    return [Change(path, found[path]) for path in sorted(found)]
+
+
+def stays_inside(path: str, target: str, workdir: str) -> bool:
+    """Whether a link at `path` leads into the work directory or to the system's own files, whatever links lie on the
+    way: `..` is allowed at the beginning only."""
+    parts = [p for p in target.split("/") if p not in ("", ".")]
+    if target.startswith("/"):
+        if ".." in parts:
+            return False
+        plain = "/" + "/".join(parts)
+        return plain == workdir or plain.startswith((f"{workdir}/", *SYSTEM))
+    ups = 0
+    while ups < len(parts) and parts[ups] == "..":
+        ups += 1
+    return ".." not in parts[ups:] and ups <= path.count("/")
+
+
+def fits(path: str, patterns: Sequence[str]) -> bool:
+    """See `Carry`."""
+    parts = path.split("/")
+    return any(
+        fnmatchcase(path, pattern.removeprefix("./"))
+        if "/" in pattern
+        else any(fnmatchcase(part, pattern) for part in parts)
+        for pattern in patterns
+    )
+
+
+def carried(changes: Sequence[Change], carry: Carry | None) -> tuple[list[Change], list[Change]]:
+    """(what goes into the judging box, what is left behind). Escaping links and special files never go."""
+    taken: list[Change] = []
+    left: list[Change] = []
+    for change in changes:
+        ours = change.kind in ("escape", "special") or bool(set(change.path) & set("\n\\"))
+        if carry is not None:
+            ours = ours or fits(change.path, carry.restore) or not fits(change.path, carry.accept)
+        (left if ours else taken).append(change)
+    return taken, left

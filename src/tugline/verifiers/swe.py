@@ -1,0 +1,101 @@
+"""FAIL_TO_PASS and PASS_TO_PASS of SWE-bench-like rows, by structured results.
+
+The box has the task's own tree with the agent's changes to anything but tests and configuration. The row's test patch
+is applied to the task's test files outside, so no program of the box decides what is tested; each test file runs in a
+worker of its own. Absent, skipped and unreported tests have not passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from tugline.core.clock import Deadline
+from tugline.core.contracts import Sandbox, Verdict
+from tugline.core.errors import VerifierError
+from tugline.core.task import Task
+from tugline.verifiers import unified
+from tugline.verifiers.pytest_runner import TestPlan, run_tests
+from tugline.verifiers.pytest_tests import is_test_file
+from tugline.verifiers.results import Results
+
+MAX_FILE = 8 << 20
+
+
+class Options(msgspec.Struct):
+    """The part of a row that judges."""
+
+    fail_to_pass: list[str]
+    pass_to_pass: list[str] = []
+    test_patch: str = ""
+    repo: str = ""
+
+
+class SweVerifier:
+    """Implements core Verifier."""
+
+    name = "swe"
+
+    async def judge(self, task: Task, box: Sandbox, deadline: Deadline, out: Path) -> Verdict:
+        """Reward 1 when every test of both lists passed and nothing was flagged, else 0. Parts: `fail_to_pass` and
+        `pass_to_pass`, the shares that passed (the second only where the row has such tests).
+
+        Raises VerifierError when there is no valid verdict, SandboxError when the sandbox itself fails.
+        """
+        try:
+            row = msgspec.convert(dict(task.verifier_options), Options)
+        except msgspec.ValidationError as err:
+            raise VerifierError(f"the row: {err}") from err
+        if not row.fail_to_pass:
+            raise VerifierError("the row has no FAIL_TO_PASS: doing nothing would solve it")
+        await asyncio.to_thread(out.mkdir, parents=True, exist_ok=True)
+        try:
+            files = await test_files(row, box)
+        except unified.PatchError as err:
+            raise VerifierError(f"the row's test patch: {err}") from err
+        run = tuple(p for p in files if p in named_files(row) or is_test_file(p))
+        if not run:
+            raise VerifierError("the row names no test file")
+        return verdict(row, await run_tests(box, TestPlan(files, run, env={**task.environment.env}), deadline, out))
+
+
+def verdict(row: Options, found: Results) -> Verdict:
+    """From outcomes to reward."""
+    first = [passed(found, test) for test in row.fail_to_pass]
+    second = [passed(found, test) for test in row.pass_to_pass]
+    reward = 1.0 if all(first) and all(second) and not found.flags else 0.0
+    parts = {"reward": reward, "fail_to_pass": sum(first) / len(first)}
+    if second:
+        parts["pass_to_pass"] = sum(second) / len(second)
+    return Verdict(reward, parts, tuple(sorted(found.flags)), tuple(sorted(found.marks)))
+
+
+def passed(found: Results, test: str) -> bool:
+    """An id without a file (some rows have function names only) means all tests of that name."""
+    if "::" in test:
+        return found.passed(test)
+    fits = [i for i in found.outcomes if i.rpartition("::")[2].partition("[")[0] == test]
+    return bool(fits) and all(found.passed(i) for i in fits)
+
+
+def named_files(row: Options) -> list[str]:
+    """Files that the ids name."""
+    ids = (*row.fail_to_pass, *row.pass_to_pass)
+    return list(dict.fromkeys(i.partition("::")[0] for i in ids if "::" in i))
+
+
+async def test_files(row: Options, box: Sandbox) -> dict[str, bytes]:
+    """Every file that tests, as the task has it behind its test patch. Raises PatchError, SandboxError."""
+    found: dict[str, bytes] = {}
+    for path in dict.fromkeys((*named_files(row), *unified.touched(row.test_patch))):
+        data = await box.read(f"{box.workdir}/{path}", MAX_FILE)
+        if data is not None:
+            found[path] = data
+    for path, after in unified.apply(row.test_patch, found).items():
+        if after is None:
+            found.pop(path, None)
+        else:
+            found[path] = after
+    return found
