@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
+from tugline.cli.addresses import check_addresses
 from tugline.cli.edits import edit_policy, text_filters
 from tugline.cli.verdicts import FileVerdicts
 from tugline.config.load import load
@@ -177,7 +178,8 @@ def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
 
 
 def engine_for(settings: Settings, run_dir: Path) -> Engine:
-    """The engine of a run; its journal lies in RUN/engine/."""
+    """The engine of a run; its journal lies in RUN/engine/. Raises ConfigError."""
+    check_addresses(settings)
     return _engine(settings.engine, "", run_dir / "engine", settings.run.seed)
 
 
