@@ -19,8 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from tugline.cli import output
+from tugline.cli.boxes import choose_sandbox, sandbox_limits
 from tugline.cli.runner import TASKS_META, orderly_end
-from tugline.cli.wiring import choose_sandbox, sandbox_limits
 from tugline.config.load import load
 from tugline.core.errors import RunError, TuglineError
 from tugline.core.task import Task

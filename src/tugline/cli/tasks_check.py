@@ -15,9 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tugline.cli import output
+from tugline.cli.boxes import choose_sandbox, sandbox_limits
 from tugline.cli.flags import RunFlags, load_settings
 from tugline.cli.runner import orderly_end
-from tugline.cli.wiring import choose_sandbox, sandbox_limits
 from tugline.core.task import Task
 from tugline.rollout.check import Checker, TaskCheck, Trial
 from tugline.rollout.judging import Judging

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
+from tugline.cli.addresses import check_addresses
+from tugline.cli.boxes import choose_sandbox, note_images, sandbox_limits
 from tugline.cli.edits import edit_policy, text_filters
 from tugline.cli.verdicts import FileVerdicts
 from tugline.config.load import load
@@ -22,7 +22,6 @@ from tugline.core.contracts import (
     Harness,
     ImageProvider,
     JournalEntry,
-    Limits,
     Policy,
     SandboxProvider,
 )
@@ -44,8 +43,6 @@ from tugline.harnesses.roles import RULES
 from tugline.rollout.judging import Judging
 from tugline.rollout.service import RolloutService
 from tugline.rollout.spec import Concurrency, Parts, RolloutSpec, StageLimits
-from tugline.sandboxes import SandboxOptions
-from tugline.sandboxes import provider as sandbox_provider
 from tugline.sandboxes.stores import sweep
 from tugline.store import RunStore
 from tugline.tokens.families import families
@@ -191,7 +188,8 @@ def chat_models(run_dir: Path) -> Callable[[str], ChatModel]:
 
 
 def engine_for(settings: Settings, run_dir: Path) -> Engine:
-    """The engine of a run; its journal lies in RUN/engine/."""
+    """The engine of a run; its journal lies in RUN/engine/. Raises ConfigError."""
+    check_addresses(settings)
     return _engine(settings.engine, "", run_dir / "engine", settings.run.seed)
 
 
@@ -299,49 +297,6 @@ def journal_of(run_dir: Path) -> Callable[[str], JournalEntry | None]:
         return next((e for e in (index.get(engine_ref) for index in indexes) if e is not None), None)
 
     return find
-
-
-def sandbox_options(settings: Settings) -> SandboxOptions:
-    """Where sandboxes keep what they share, and which images they are made from."""
-    box = settings.sandbox
-    cache = expanded(settings.cache.dir, "cache.dir") / "sandboxes"
-    return SandboxOptions(cache, box.runtime, box.images, box.image, box.pull, box.pinned)
-
-
-async def choose_sandbox(settings: Settings, run_dir: Path, tasks: tuple[Task, ...]) -> SandboxProvider:
-    """The sandbox asked for; `auto` is bubblewrap where it works. Raises ConfigError saying what is missing.
-
-    No agent sees the run directory or a task's own.
-    """
-    name = settings.sandbox.name
-    asked = "bubblewrap" if name == "auto" else name
-    hide = (run_dir, *sorted({task.path for task in tasks}))
-    options = await asyncio.to_thread(sandbox_options, settings)
-    provider = sandbox_provider(asked, run_dir / "sandboxes", run_dir.name, hide, options)
-    problems = ["the check was stopped"]
-    try:
-        problems = await provider.check()
-    finally:
-        if problems:
-            await provider.close()
-    if problems:
-        hint = " (--sandbox local runs agents unisolated, for trusted development)" if name == "auto" else ""
-        raise ConfigError(f"{asked} does not work here: {'; '.join(problems)}{hint}", where="sandbox.name")
-    return provider
-
-
-def sandbox_limits(settings: Settings) -> Limits:
-    """What one sandbox may use."""
-    box = settings.sandbox
-    return Limits(box.memory, box.disk, box.pids)
-
-
-def note_images(run_dir: Path, used: Mapping[str, str]) -> None:
-    """Add to RUN/images.json: {image as tasks name it: digest of what their sandboxes were made from}."""
-    file = run_dir / "images.json"
-    with boundary(RunError, f"write {file}"):
-        known = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.is_file() else {}
-        file.write_bytes(msgspec.json.format(msgspec.json.encode({**known, **used})) + b"\n")
 
 
 def spec_of(settings: Settings, tasks: tuple[Task, ...], context: int) -> RolloutSpec:

@@ -13,6 +13,7 @@ import pytest
 
 from tugline.core.columns import Floats, concat, ids
 from tugline.core.contracts import Verdict
+from tugline.core.routes import Routes
 from tugline.core.session import Ended, Failure, Outcome, SessionKey
 from tugline.core.trace import Trace, Trajectory
 from tugline.core.turn import CallOutcome, CallRecord, Partial, Sampling, Turn
@@ -77,6 +78,7 @@ VALUES: dict[str, list[Any]] = {
     "level": ["L0", "L2"],
     "engine": ["", "judge"],
     "partial": [Partial("turn_none", 1, 1), Partial("turn_0000_0", 0, 1), Partial("turn_0000_0", 1, 1, train=True)],
+    "routes": [Routes(0, 1, 1, "uint8", b"\0"), Routes(0, 1, 2, "int16", bytes(8))],
     "links": [(("aux_of", "turn_none"),), (("parent_of", "turn_0000_0"),)],
 }
 """What a field may be instead, where any other word would be none at all."""

@@ -62,11 +62,11 @@ def read_key(file: str | None, variable: str | None, where: str) -> str | None:
         path = expanded(file, f"{where}.key_file")
         try:
             with path.open("rb") as opened:
-                text = opened.read(KEY_LIMIT).decode("utf-8").strip()
+                text = opened.read(KEY_LIMIT + 1).decode("utf-8").strip()
         except (OSError, UnicodeDecodeError, ValueError) as err:
             why = err.strerror if isinstance(err, OSError) else "it is no text"
             raise ConfigError(f"{path}: cannot be read: {why}", where=f"{where}.key_file") from None
-        if not _KEY.fullmatch(text):
+        if len(text) > KEY_LIMIT or not _KEY.fullmatch(text):
             raise ConfigError(f"{path}: is not one line with a key", where=f"{where}.key_file")
         return text
     if variable is not None:
