@@ -7,9 +7,7 @@ import importlib.util
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -18,14 +16,13 @@ import typer
 from tugline import __version__
 from tugline.cli import output
 from tugline.cli.doctor_engine import judge_engine
+from tugline.cli.doctor_sandbox import Check, sandboxes
 from tugline.cli.doctor_template import Options, judge_template
 from tugline.cli.wiring import PILOT, chat_model
 from tugline.config.load import load
-from tugline.core.contracts import SandboxProvider
 from tugline.core.errors import ConfigError, TuglineError
 from tugline.core.paths import expanded
 from tugline.harnesses import harness as find_harness
-from tugline.sandboxes import provider as sandbox_provider
 
 HELP = """Check this machine part by part. Without arguments: everything.
 
@@ -46,16 +43,6 @@ Exit status 0: the asked parts work. 1: one does not, or tools cannot be shown; 
 """
 
 PARTS = ("system", "sandbox", "engine", "template", "harness")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line. `ok` None = works in part; `hint` says what to do."""
-
-    part: str
-    ok: bool | None
-    what: str
-    hint: str = ""
 
 
 def register(app: typer.Typer) -> None:
@@ -90,7 +77,7 @@ def doctor(
         )
     makers: dict[str, Callable[[], list[Check]]] = {
         "system": _system,
-        "sandbox": _sandboxes,
+        "sandbox": sandboxes,
         "engine": _engine,
         "template": lambda: _template(model or PILOT),
         "harness": lambda: _harness(harness),
@@ -116,27 +103,6 @@ def _system() -> list[Check]:
     what += f"{os.cpu_count()} cores"
     hint = "" if linux else "running agents needs Linux; engines, templates and reading runs work here"
     return [Check("system", True if linux else None, what, hint)]
-
-
-def _sandboxes() -> list[Check]:
-    checks = []
-    with tempfile.TemporaryDirectory(prefix="tugline-doctor-") as scratch:
-        for name in ("bubblewrap", "local"):
-            try:
-                provider = sandbox_provider(name, Path(scratch), "doctor")
-                problems = asyncio.run(_probe_sandbox(provider))
-            except TuglineError as err:
-                problems = [err.message]
-            kind = "agents reach the gateway and nothing else" if name == "bubblewrap" else "no isolation: trusted only"
-            checks.append(Check("sandbox", not problems, f"{name} ({kind})", "; ".join(problems)))
-    return [*checks, *(Check("sandbox", None, name, "not in this version") for name in ("container", "apptainer"))]
-
-
-async def _probe_sandbox(provider: SandboxProvider) -> list[str]:
-    try:
-        return await provider.check()
-    finally:
-        await provider.close()
 
 
 def _engine() -> list[Check]:

@@ -20,6 +20,7 @@ from tugline.core.contracts import Command, Limits
 from tugline.core.errors import ConfigError, SandboxError, boundary
 from tugline.core.task import Copy, Environment
 from tugline.sandboxes import instance, layout
+from tugline.sandboxes.advice import INSTALL, advice
 from tugline.sandboxes.client import Warden, start_warden, uninterrupted
 from tugline.sandboxes.containerbox import AGENT_IDS, ContainerSandbox, Parts
 from tugline.sandboxes.images import Engine, Image, ImageOptions, Images
@@ -84,15 +85,15 @@ class ContainerProvider:
             finally:
                 await box.close()
         except ConfigError as err:
-            return [f"{err.message}: install one (Debian: apt-get install podman, or docker.io)"]
+            return [f"{err.message}. {INSTALL}"]
         except SandboxError as err:
-            return [f"{err.message}. {await asyncio.to_thread(hint)}".removesuffix(". ")]
+            return [f"{err.message}. {await asyncio.to_thread(advice, err.message)}".removesuffix(". ")]
         return [] if end.code == 0 else [f"a probe command ended with {end.code} in a {runtime.kind} container"]
 
     async def describe(self) -> str:
         """One line: which engine, how commands run."""
-        runtime = (await self._started()).engine.runtime
-        return f"container ({runtime.kind}); limits by the engine's control groups; agents run as uid {layout.AGENT}"
+        version = await (await self._started()).engine.call("--version")
+        return f"container; {version}; limits by the engine's control groups; agents run as uid {layout.AGENT}"
 
     async def images(self) -> dict[str, str]:
         """Image as tasks name it -> digest of what their sandboxes were made from."""
@@ -265,10 +266,3 @@ def _work_in(root: Path, workdir: str) -> str:
         if at.is_symlink() or not at.is_dir():
             return ""
     return workdir if any(at.iterdir()) else ""
-
-
-def hint() -> str:
-    """What usually stands in the way, by what this machine lacks."""
-    if not os.path.isdir("/run/systemd/system") and not os.path.isdir("/sys/fs/cgroup"):
-        return "There are no control groups here; a container of your own needs --privileged or a nested engine"
-    return ""
