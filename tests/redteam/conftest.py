@@ -6,21 +6,23 @@ import contextlib
 
 import pytest
 
-from tugline.core.errors import ConfigError
-from tugline.sandboxes import NAMES
+from tugline.sandboxes import SandboxOptions
 from tugline.sandboxes import provider as find
 
-ISOLATING = sorted({*NAMES, "podman", "docker"} - {"local", "container"})
+IMAGES = {"xingyaoww/sweb.eval.x86_64.owner_s_repo-1:latest": "host"}
+ISOLATING = {
+    "bubblewrap": ("bubblewrap", SandboxOptions()),
+    "podman": ("container", SandboxOptions(runtime="podman", images=IMAGES)),
+    "docker": ("container", SandboxOptions(runtime="docker", images=IMAGES)),
+}
 
 
 @pytest.fixture(params=ISOLATING)
 async def provider(request, tmp_path):
     state, run = tmp_path / "run" / "sandboxes", tmp_path / "run"
     state.mkdir(parents=True)
-    try:
-        made = find(request.param, state, "redteam", (run, tmp_path / "task"))
-    except ConfigError:
-        pytest.skip(f"no sandbox of the name {request.param}")
+    name, options = ISOLATING[request.param]
+    made = find(name, state, "redteam", (run, tmp_path / "task"), options)
     with contextlib.suppress(OSError):
         tmp_path.chmod(0o755)
     if missing := await made.check():
@@ -28,4 +30,4 @@ async def provider(request, tmp_path):
         pytest.skip(missing[0])
     yield made
     await made.close()
-    assert not [p for p in state.iterdir() if p.name != "cache"]
+    assert list(state.iterdir()) == []

@@ -68,7 +68,7 @@ def make_task(top: Path, verifier: str) -> Task:
         (tests / "expected.txt").write_text(f"{SECRET}\n")
     (top / "solution").mkdir()
     (top / "solution" / "solve.sh").write_text(f"echo {SECRET} > /app/answer.txt\n")
-    environment = Environment("localhost/base:1", "/app", steps=(Copy(tree, "/app"),), digest=secrets.token_hex(8))
+    environment = Environment("", "/app", steps=(Copy(tree, "/app"),), digest=secrets.token_hex(8))
     carry = Carry(restore=PYTHON_RESTORE) if verifier == "pytest" else None
     return Task("calc", "calc", "Make calc right.", environment, top, tests, verifier=verifier, carry=carry,
                 solution_dir=top / "solution")  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 
 import pytest
 
@@ -22,13 +23,13 @@ async def test_attack(provider, attack: Attack, tmp_path):
     async with host(tmp_path / "host") as world, shooting_range(provider, tmp_path) as range_:
         victim = await provider.start(task.environment, "ses_other", LIMITS)
         await victim.write("/app/secret.txt", SECRET.encode())
-        env = world.env | {"TASK_DIR": str(tmp_path / "task"), "RUN_DIR": str(tmp_path / "run"),
+        token = secrets.token_hex(8)
+        env = world.env | {"RANGE_TOKEN": token, "TASK_DIR": str(tmp_path / "task"), "RUN_DIR": str(tmp_path / "run"),
                            "VICTIM_FILES": str(tmp_path / "run" / "sandboxes")}  # fmt: skip
-        before = processes()
         box, ended, printed = await range_.attack(
             task, attack, env, world.listener("ses_attacker"), ENDLESS.get(attack.name, 40.0)
         )
-        left = processes() - before
+        left = processes(token)
         try:
             try:
                 judged = await range_.judge(task, box)
@@ -76,17 +77,17 @@ async def test_honest_work_is_worth_one(provider, tmp_path):
     assert judged.marks == ()
 
 
-def processes() -> set[str]:
-    """Processes of sandboxed users, by id and start time."""
+def processes(token: str) -> set[str]:
+    """Processes that have the token in their environment, which all descendants of the attack do."""
     found = set()
     for name in os.listdir("/proc"):
         try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                ours = token.encode() in file.read()
             with open(f"/proc/{name}/stat") as file:
-                text = file.read()
-            inside = os.readlink(f"/proc/{name}/ns/pid") != os.readlink("/proc/self/ns/pid")
-        except (OSError, ValueError):
+                state = file.read().rpartition(")")[2].split()[0]
+        except OSError:
             continue
-        state = text.rpartition(")")[2].split()
-        if inside and state[0] not in "ZX":
-            found.add(f"{name}/{state[19]}")
+        if ours and state not in "ZX":
+            found.add(name)
     return found
