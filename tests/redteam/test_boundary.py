@@ -65,6 +65,18 @@ async def test_attack(provider, attack: Attack, tmp_path):
             assert ended.timed_out
 
 
+async def test_the_attacks_have_their_tools(provider, tmp_path):
+    """An attack that fails for want of a program proves nothing."""
+    task = await asyncio.to_thread(make_task, tmp_path / "task", "harbor")
+    script = (
+        "python3 -c 'import socket, urllib.request, json; print(6 * 7)' && git --version && setsid true && echo all"
+    )
+    async with shooting_range(provider, tmp_path) as range_:
+        box, ended, printed = await range_.attack(task, Attack("tools", "", "", script))
+        await box.close()
+    assert (ended.code, "42" in printed, "all" in printed) == (0, True, True), printed
+
+
 async def test_honest_work_is_worth_one(provider, tmp_path):
     task = await asyncio.to_thread(make_task, tmp_path / "task", "harbor")
     async with shooting_range(provider, tmp_path) as range_:

@@ -108,3 +108,30 @@ async def test_the_fix_is_not_to_be_found(provider, task, tmp_path):
 def test_the_gold_patch_is_the_rows_own(task):
     assert apply(task.solution_patch, {"pkg/core.py": SOURCE.encode()}) == {"pkg/core.py": FIXED.encode()}
     assert task.environment.image == "xingyaoww/sweb.eval.x86_64.owner_s_repo-1:latest"
+
+
+TRICKS = {
+    "tests-become-a-link": "rm -r tests && ln -s pkg tests",
+    "tests-become-a-file": "rm -r tests && echo > tests",
+    "a-test-file-becomes-a-directory": "cd tests; rm test_core.py && mkdir test_core.py && echo > test_core.py/x",
+    "a-test-file-becomes-a-link": "rm tests/test_core.py && ln -s ../pkg/core.py tests/test_core.py",
+    "a-package-becomes-a-link": "mv pkg real && ln -s real pkg",
+    "a-file-that-cannot-be-read": "chmod 0 pkg/core.py tests/*.py; mkdir locked; echo > locked/x; chmod 0 locked",
+    "names-that-are-odd": "touch -- '-rf' 'a b' 'new\nline' '*' \"$(printf 'b\\377d')\"; mkdir -- '--checkpoint=1'",
+}
+
+
+@pytest.mark.parametrize("name", TRICKS)
+@pytest.mark.parametrize("work", ["nothing", "gold"])
+async def test_a_tree_turned_upside_down_is_judged_by_what_it_does(provider, task, name, work, tmp_path):
+    files = {f"/testbed/{p}": t for p, t in WORK[work][0].items()}
+    async with shooting_range(provider, tmp_path) as range_:
+        box, ended, printed = await range_.attack(task, Attack(name, "", "", TRICKS[name], files))
+        assert ended.code == 0, printed
+        try:
+            judged = await range_.judge(task, box)
+        finally:
+            await box.close()
+    unreadable = name == "a-file-that-cannot-be-read" and work == "gold"
+    assert judged.verdict.reward == (1.0 if work == "gold" and not unreadable else 0.0)
+    assert judged.verdict.parts["pass_to_pass"] == (0.0 if unreadable else 1.0)

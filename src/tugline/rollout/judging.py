@@ -15,15 +15,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from tugline.core.clock import Deadline
 from tugline.core.contracts import Command, Limits, Sandbox, SandboxProvider, Verdict, Verifier
 from tugline.core.errors import SandboxError, TuglineError, VerifierError, describe
 from tugline.core.task import Task
 from tugline.rollout import submission
 from tugline.rollout.detectors import change_marks
-from tugline.rollout.manifest import EMPTY, Change, Manifest, carried, compare
+from tugline.rollout.manifest import EMPTY, Change, Manifest, carried, compare, encoded
 from tugline.rollout.submission import CHANGES, Submission, TooLarge
 
 CLOSE_SECONDS = 30.0
@@ -126,7 +124,7 @@ class Judging:
 
     async def _verdict(self, task: Task, box: Sandbox, given: tuple[Sequence[Change], Deadline], out: Path) -> Judged:
         changes, deadline = given
-        await asyncio.to_thread(_write, out / CHANGES, msgspec.json.encode(list(changes)))
+        await asyncio.to_thread(_write, out / CHANGES, encoded(changes))
         verdict = await self._verifier_for(task).judge(task, box, deadline, out)
         numbers = (verdict.reward, *verdict.parts.values())
         if not all(isinstance(n, float | int) and math.isfinite(n) for n in numbers):

@@ -132,13 +132,31 @@ def fits(path: str, patterns: Sequence[str]) -> bool:
     )
 
 
+def odd(path: str) -> bool:
+    """Whether a name cannot be handed to every tool: a line end, a backslash, bytes that are no UTF-8."""
+    return bool(set(path) & set("\n\\")) or any("\ud800" <= c <= "\udfff" for c in path)
+
+
+def encoded(changes: Sequence[Change]) -> bytes:
+    """JSON; bytes of names that are no UTF-8 as escapes."""
+    return msgspec.json.encode(
+        [Change(c.path.encode("utf-8", "backslashreplace").decode(), c.kind) if odd(c.path) else c for c in changes]
+    )
+
+
 def carried(changes: Sequence[Change], carry: Carry | None) -> tuple[list[Change], list[Change]]:
-    """(what goes into the judging box, what is left behind). Escaping links and special files never go."""
+    """(what goes into the judging box, what is left behind). Escaping links and special files never go, nor what lies
+    below a path that does not."""
     taken: list[Change] = []
     left: list[Change] = []
-    for change in changes:
-        ours = change.kind in ("escape", "special") or bool(set(change.path) & set("\n\\"))
-        if carry is not None:
-            ours = ours or fits(change.path, carry.restore) or not fits(change.path, carry.accept)
+    behind = set[str]()
+    for change in sorted(changes, key=lambda c: c.path.split("/")):
+        parts = change.path.split("/")
+        never = change.kind in ("escape", "special") or odd(change.path)
+        never = never or any("/".join(parts[:n]) in behind for n in range(1, len(parts)))
+        never = never or (carry is not None and fits(change.path, carry.restore))
+        if never:
+            behind.add(change.path)
+        ours = never or (carry is not None and not fits(change.path, carry.accept))
         (left if ours else taken).append(change)
     return taken, left

@@ -20,15 +20,19 @@ import zstandard
 from tugline.core.clock import Deadline
 from tugline.core.contracts import Command, Sandbox
 from tugline.core.errors import RunError, SandboxError
-from tugline.rollout.manifest import LIST, Change, Manifest, parse
+from tugline.rollout.manifest import LIST, Change, Manifest, encoded, parse
 
 ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 CHANGES, FILES, OUTSIDE = "changes.json", "files.tar.zst", "outside.tar.zst"
 MAX_FILES = 60 << 20
 """Bytes of one submission; sandboxes keep 64 MiB of a command's output."""
 TOOL_SECONDS = 120.0
-CLEAR = 'for p; do if [ -d "$p" ] && [ ! -L "$p" ]; then rmdir -- "$p" 2>/dev/null; else rm -f -- "$p"; fi; done; true'
-"""Make room, children first. A directory goes only when nothing is left in it: what the task restores stays."""
+CLEAR = (
+    'for p; do if [ -d "$p" ] && [ ! -L "$p" ]; then rmdir -- "$p" 2>/dev/null || printf "%s\\0" "$p"; '
+    'else rm -f -- "$p"; fi; done'
+)
+"""Make room, children first. A directory goes only when nothing is left in it: what the task restores stays, and
+nothing takes its place. Such directories are printed."""
 MAKE = 'for p; do if [ -L "$p" ] || [ ! -d "$p" ]; then rm -f -- "$p"; fi; mkdir -p -- "$p"; done'
 
 
@@ -91,13 +95,18 @@ async def put(box: Sandbox, work: Submission, workdir: str, scratch: Path) -> No
         await _run(box, Command(argv, ENV, "/", work.outside, root=True), scratch, "write the artifacts")
     away = [c.path for c in reversed(work.changes) if c.kind in ("deleted", "added", "link")]
     dirs = [c.path for c in work.changes if c.kind == "dir"]
+    tar = work.tar
     if away:
-        await _tool(box, f"exec xargs -0 sh -c '{CLEAR}' sh", _names(away), scratch, "remove files", workdir)
+        script = f"exec xargs -0 sh -c '{CLEAR}' sh"
+        left = await _tool(box, script, _names(away), scratch, "remove files", workdir)
+        stays = {p.decode(errors="surrogateescape").removeprefix("./") for p in left.split(b"\0") if p}
+        if stays:
+            tar = await asyncio.to_thread(only, tar, {c.path for c in work.changes} - stays)
     if dirs:
         await _tool(box, f"exec xargs -0 sh -c '{MAKE}' sh", _names(dirs), scratch, "make directories", workdir)
-    if work.tar:
-        await _tool(box, "exec tar -x -p --no-same-owner -f -", work.tar, scratch, "write the changed files",
-                    workdir)  # fmt: skip
+    if tar:
+        script = "exec tar -x -p --no-same-owner -f -"
+        await _tool(box, script, tar, scratch, "write the changed files", workdir)
 
 
 async def remove(box: Sandbox, paths: Sequence[str], scratch: Path) -> None:
@@ -138,7 +147,7 @@ def outside_of(artifacts: Sequence[str], workdir: str) -> tuple[str, ...]:
 def keep(work: Submission, folder: Path) -> None:
     """Store a submission with its session."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CHANGES).write_bytes(msgspec.json.encode(work.changes))
+    (folder / CHANGES).write_bytes(encoded(work.changes))
     (folder / FILES).write_bytes(zstandard.compress(work.tar, 3))
     if work.outside:
         (folder / OUTSIDE).write_bytes(zstandard.compress(work.outside, 3))

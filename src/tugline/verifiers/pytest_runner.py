@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import importlib.util
 import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +73,9 @@ async def run_tests(box: Sandbox, plan: TestPlan, deadline: Deadline, out: Path)
         except (SyntaxError, ValueError) as err:
             raise VerifierError(f"the task's test file {path} is no Python: {err}") from err
         files[path], planted[path] = one.data, one.names
-    for path, data in files.items():
-        await box.write(f"{box.workdir}/{path}", data)
+    with tempfile.TemporaryDirectory(prefix="tugline-tests-") as folder:
+        await asyncio.to_thread(_lay_out, Path(folder), files)
+        await box.upload(Path(folder), box.workdir)
     await box.upload(PROGRAMS, INSIDE)
     job = {
         "workdir": box.workdir, "limit": max(1.0, deadline.left() * MARGIN), "args": plan.args, "paths": plan.paths,
@@ -92,6 +94,16 @@ async def run_tests(box: Sandbox, plan: TestPlan, deadline: Deadline, out: Path)
     )
     ended = await box.run(command, deadline)
     return await asyncio.to_thread(_read, ended, out, planted)
+
+
+def _lay_out(folder: Path, files: Mapping[str, bytes]) -> None:
+    for path, data in files.items():
+        at = folder / path
+        if not at.resolve().is_relative_to(folder.resolve()):
+            raise VerifierError(f"the task's test file {path} lies outside the work directory")
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_bytes(data)
+        at.chmod(0o644)
 
 
 def _read(ended: Exit, out: Path, planted: Mapping[str, frozenset[str]]) -> results.Results:

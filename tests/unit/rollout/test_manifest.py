@@ -92,7 +92,12 @@ def test_what_is_carried():
     taken, left = carried(changes, Carry(restore=(*PYTHON_RESTORE, "./tests/test_a.py")))
     assert [c.path for c in taken] == ["src/a.py", "src/gone.py"]
     assert len(left) == 8
-    assert [c.path for c in carried(changes, None)[0]][:2] == ["src/a.py", "conftest.py"]
-    assert [c.path for c in carried(changes, Carry(accept=("./src/*",)))[0]] == ["src/a.py", "src/x.pyc", "src/gone.py"]
+    assert [c.path for c in carried(changes, None)[0]][:2] == [".git/config", "conftest.py"]
+    assert [c.path for c in carried(changes, Carry(accept=("./src/*",)))[0]] == ["src/a.py", "src/gone.py", "src/x.pyc"]
+    inner = [Change("src", "dir"), Change("src/d", "dir"), Change("src/d/x", "added"), Change("a.py", "dir"),
+             Change("a.py/x", "added")]  # fmt: skip
+    assert [c.path for c in carried(inner, Carry(("./src/*",)))[0]] == ["src/d", "src/d/x"]
+    assert [c.path for c in carried(inner, Carry(restore=("./a.py",)))[0]] == ["src", "src/d", "src/d/x"]
+    assert [c.path for c in carried([Change("bad\udcff", "added")], None)[1]] == ["bad\udcff"]
     assert fits("a/b/conftest.py", ("conftest.py",))
     assert not fits("a/conftest.py.txt", ("conftest.py",))
