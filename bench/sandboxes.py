@@ -12,14 +12,16 @@ import json
 import os
 import random
 import shutil
+import socket
 import statistics
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tugline.core.clock import Deadline
-from tugline.core.contracts import Command, Limits, SandboxProvider
+from tugline.core.contracts import Command, Gateway, Limits, SandboxProvider
 from tugline.core.task import Copy, Environment
 from tugline.sandboxes import SandboxOptions, provider
 
@@ -67,7 +69,7 @@ async def measure(boxes: SandboxProvider, source: Path, rounds: int) -> dict[str
         box = await boxes.start(environment, f"s{number}", LIMITS)
         times["start"].append(time.perf_counter() - began)
         end = await box.run(Command(("true",)), Deadline.after(60))
-        assert end.code == 0
+        assert end.code == 0, end
         times["start to first command's end"].append(time.perf_counter() - began)
         began = time.perf_counter()
         await box.run(Command(("true",)), Deadline.after(60))
@@ -80,9 +82,31 @@ async def measure(boxes: SandboxProvider, source: Path, rounds: int) -> dict[str
         await clone.close()
         times["close"].append(time.perf_counter() - began)
         await box.close()
+    await boxes_ahead(boxes, environment, times, rounds)
     snapshots = getattr(boxes, "prepared", None)
     out: dict[str, object] = {name: shown(values) for name, values in times.items()}
     return {"prepare, then 8 boxes (s)": round(prepared, 2), "prepared": snapshots, **out}
+
+
+async def boxes_ahead(
+    boxes: SandboxProvider, environment: Environment, times: dict[str, list[float]], rounds: int
+) -> None:
+    """As in a run: a sandbox is there some time before its agent starts, and agents have been seen before."""
+
+    async def serve(listener: socket.socket) -> Callable[[], Awaitable[None]]:
+        async def close() -> None:
+            listener.close()
+
+        return close
+
+    for number in range(rounds + 1):
+        box = await boxes.start(environment, f"a{number}", LIMITS)
+        await asyncio.sleep(2 if number else 0)
+        began = time.perf_counter()
+        await box.run(Command(("true",)), Deadline.after(60), Gateway(8000, serve))
+        if number:
+            times["an agent's command in a sandbox that waited"].append(time.perf_counter() - began)
+        await box.close()
 
 
 async def main(args: argparse.Namespace) -> None:

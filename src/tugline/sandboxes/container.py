@@ -22,7 +22,8 @@ from tugline.core.task import Copy, Environment
 from tugline.sandboxes import instance, layout
 from tugline.sandboxes.advice import INSTALL, advice
 from tugline.sandboxes.client import Warden, start_warden, uninterrupted
-from tugline.sandboxes.containerbox import AGENT_IDS, ContainerSandbox, Parts
+from tugline.sandboxes.containerbox import ContainerSandbox, Parts, Usual
+from tugline.sandboxes.containerfiles import AGENT_IDS
 from tugline.sandboxes.images import Engine, Image, ImageOptions, Images
 from tugline.sandboxes.profile import find_profile, stricter
 from tugline.sandboxes.runtimes import Runtime, find
@@ -74,6 +75,7 @@ class ContainerProvider:
         self._lock = asyncio.Lock()
         self._host: Host | None = None
         self._count = 0
+        self._usual = Usual()
 
     async def check(self) -> list[str]:
         """Run one command in a sandbox; the words say what to do when it fails."""
@@ -109,7 +111,9 @@ class ContainerProvider:
         host = await self._started()
         image = await host.images.get(environment.image)
         layers = await self._prepared(host, environment, image)
-        return await self._box(host, environment, limits, image, layers)
+        box = await self._box(host, environment, limits, image, layers)
+        box.start_ahead()
+        return box
 
     async def reap(self) -> int:
         """See SandboxProvider."""
@@ -230,7 +234,7 @@ class ContainerProvider:
         size = replace(limits, memory=memory, disk=disk)
         parts = Parts(
             host.warden, host.engine, host.place.label, host.place.stage, image.env, size, environment.cpus,
-            host.profile,
+            host.profile, self._usual,
         )  # fmt: skip
         return ContainerSandbox(parts, name, view, clone)
 

@@ -5,28 +5,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import stat
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tugline.core.clock import Deadline
 from tugline.core.contracts import Command, Exit, Gateway, Limits, Sandbox
 from tugline.core.errors import SandboxError, boundary
 from tugline.core.ident import new_id
-from tugline.sandboxes import beneath, layout
+from tugline.sandboxes import beneath, containerfiles, layout
 from tugline.sandboxes.box import Opened, open_outputs, supervise
-from tugline.sandboxes.client import Run, Warden, memfd_with, spooled, uninterrupted
+from tugline.sandboxes.client import Warden, memfd_with, spooled, uninterrupted
+from tugline.sandboxes.containerfiles import AGENT_IDS, ROOT_IDS
 from tugline.sandboxes.images import Engine
 from tugline.sandboxes.runtimes import IO, Bind, Shape, entry_script, run_args, tops_of
-from tugline.sandboxes.warden.kernel import folder_in
 
-AGENT_IDS, ROOT_IDS = (layout.AGENT, layout.AGENT), (0, 0)
 START_SECONDS = 120.0
 CLOSE_SECONDS = 60.0
 GIT = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
 """For uid 0: the work directory belongs to the agent, which git refuses to work with otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What of a command's container is fixed before the command is known."""
+
+    root: bool
+    binds: tuple[Bind, ...]
+
+
+@dataclass(slots=True)
+class Usual:
+    """What agents' commands of one provider look like, learnt from the last one."""
+
+    frame: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +55,24 @@ class Parts:
     limits: Limits
     cpus: float | None
     profile: str
+    usual: Usual
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A container at its gate. `init` = host pid of its first process, `tops` what docker shows of the root."""
+
+    name: str
+    frame: Frame
+    tops: tuple[str, ...]
+    init: int
 
 
 class ContainerSandbox:
-    """One session's files. See `Sandbox` in core.contracts."""
+    """One session's files. See `Sandbox` in core.contracts.
+
+    `start_ahead` lets the agent's container wait at its gate while the session waits for its turn.
+    """
 
     isolated = True
     home = layout.HOME
@@ -58,6 +86,7 @@ class ContainerSandbox:
         self._clone = clone
         self._running = 0
         self._removals: set[asyncio.Task[None]] = set()
+        self._ahead: asyncio.Task[Waiting] | None = None
         self._closed: asyncio.Task[None] | None = None
 
     @property
@@ -88,32 +117,73 @@ class ContainerSandbox:
         """`run` with descriptors that are open already; they stay the caller's."""
         self._open()
         began = time.monotonic()
-        name = f"tugline-{self._parts.label}-{self.name}-{new_id('c')[2:]}"
         self._running += 1
-        run: Run | None = None
+        waiting: Waiting | None = None
         try:
             async with asyncio.timeout_at(deadline.at):
-                init = await self._started(name, command, opened.stdin)
+                frame = await self._frame(command)
+                if gateway is not None:
+                    self._parts.usual.frame = frame
+                waiting = await self._taken(frame) or await self._start(frame)
+                io, script = self._io(waiting.name), self._script(command)
+                await asyncio.to_thread(containerfiles.fill, Path(io), script, opened.stdin)
                 self._open()
                 run = await self._parts.warden.run(
-                    list(opened.outputs.values()), "attach", box=self.name, init=init, io=self._io(name),
+                    list(opened.outputs.values()), "attach", box=self.name, init=waiting.init, io=io,
                     outputs=list(opened.outputs), limit=opened.limit, port=gateway.port if gateway else None,
                 )  # fmt: skip
             end = await supervise(self._parts.warden, run, deadline, gateway)
-            end = end if end.timed_out else replace(end, code=await self._code(name))
+            end = end if end.timed_out else replace(end, code=await self._code(waiting.name))
             if command.root and self._parts.engine.runtime.kind == "docker":
-                await self._keep_new_tops(name)
+                await self._keep_new_tops(waiting.name)
             return end
         except TimeoutError:
             return Exit(-9, time.monotonic() - began, timed_out=True)
         finally:
             self._running -= 1
-            if run is None:
-                await uninterrupted(self._remove(name))  # nobody else knows whether it runs
-            else:
-                task = asyncio.create_task(self._remove(name))
-                self._removals.add(task)
-                task.add_done_callback(self._removals.discard)
+            if waiting is not None:
+                self._remove_later(waiting.name)
+
+    def start_ahead(self) -> None:
+        """Start the agent's container now, if it is known how they look. One that turns out otherwise is removed."""
+        if self._parts.usual.frame is not None:
+            self._ahead = asyncio.create_task(self._start(self._parts.usual.frame))
+            self._ahead.add_done_callback(_said)
+
+    async def _taken(self, frame: Frame) -> Waiting | None:
+        """The container that was started ahead, if it is what is needed now."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return None
+        try:
+            waiting = await asyncio.shield(ahead)
+        except SandboxError:
+            return None
+        except asyncio.CancelledError:
+            self._drop(ahead)
+            raise
+        tops, _ = await asyncio.to_thread(tops_of, self._root)
+        if waiting.frame == frame and waiting.tops == tops:
+            return waiting
+        self._remove_later(waiting.name)
+        return None
+
+    def _drop(self, ahead: asyncio.Task[Waiting]) -> None:
+        """Remove a container that nobody wants any more, once it is there."""
+
+        async def drop() -> None:
+            with contextlib.suppress(SandboxError):
+                await self._remove((await ahead).name)
+
+        self._keep(drop())
+
+    def _remove_later(self, name: str) -> None:
+        self._keep(self._remove(name))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
 
     # ---------------------------------------------------------------------------------------------------- files
 
@@ -139,6 +209,9 @@ class ContainerSandbox:
             raise SandboxError("cannot clone a sandbox while a command runs in it")
         self._running += 1
         try:
+            if (ahead := self._ahead) is not None:  # it sees the work directory as it was before the freeze
+                self._ahead = None
+                self._drop(ahead)
             return await self._clone()
         finally:
             self._running -= 1
@@ -146,7 +219,7 @@ class ContainerSandbox:
     async def give_work_to_agent(self) -> None:
         """Everything in the work directory belongs to the agent from now on. Its data is not copied."""
         with boundary(SandboxError, "give the work directory to the agent"):
-            await asyncio.to_thread(_give, self.view.work)
+            await asyncio.to_thread(containerfiles.give, self.view.work)
 
     async def close(self) -> None:
         """See Sandbox.close."""
@@ -158,6 +231,9 @@ class ContainerSandbox:
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._parts.warden.call("drop", name=self.name)
+                if (ahead := self._ahead) is not None:
+                    self._ahead = None
+                    self._drop(ahead)
                 while self._removals:
                     await asyncio.wait(self._removals)
         except TimeoutError as err:
@@ -188,23 +264,36 @@ class ContainerSandbox:
         with boundary(SandboxError, what):
             await asyncio.to_thread(work, self._root, *args)
 
-    async def _started(self, name: str, command: Command, stdin: int) -> int:
-        """Start the command's container, waiting at its gate. The host's pid of its first process."""
+    async def _frame(self, command: Command) -> Frame:
+        mounts = [(await self._parts.warden.call("bind", source=str(m.source)), m.target) for m in command.mounts]
+        binds = tuple(Bind(source, layout.check_mount(self.view, target)) for source, target in mounts)
+        return Frame(command.root, binds)
+
+    def _script(self, command: Command) -> bytes:
+        return entry_script(command.argv, self._env(command), command.cwd or self.workdir)
+
+    async def _start(self, frame: Frame) -> Waiting:
+        """Start a container that waits at its gate. Nothing of it is left when this is cancelled or fails."""
+        name = f"tugline-{self._parts.label}-{self.name}-{new_id('c')[2:]}"
+        try:
+            return await self._started(name, frame)
+        except BaseException:
+            await uninterrupted(self._remove(name))
+            raise
+
+    async def _started(self, name: str, frame: Frame) -> Waiting:
         parts = self._parts
-        mounts = [(await parts.warden.call("bind", source=str(m.source)), m.target) for m in command.mounts]
-        binds = [Bind(source, layout.check_mount(self.view, target)) for source, target in mounts]
-        script = entry_script(command.argv, self._env(command), command.cwd or self.workdir)
         with boundary(SandboxError, "lay out the command's files"):
-            await asyncio.to_thread(_lay_out, Path(self._io(name)), script, stdin)
-            await asyncio.to_thread(_mount_points, self.view.root, binds)
+            await asyncio.to_thread(containerfiles.lay_out, Path(self._io(name)))
+            await asyncio.to_thread(containerfiles.mount_points, self.view.root, frame.binds)
             tops, links = await asyncio.to_thread(tops_of, self._root)
         writable = [Bind(f"{self.view.root}{path}", path, True) for path in self.view.writable]
         shm = Bind(f"{self.view.private}/shm", "/dev/shm", True)
         docker = parts.engine.runtime.kind == "docker"
         shape = Shape(
-            name=name, label=parts.label, root=self.view.root, user="0" if command.root else str(layout.AGENT),
+            name=name, label=parts.label, root=self.view.root, user="0" if frame.root else str(layout.AGENT),
             memory=parts.limits.memory, pids=parts.limits.pids, cpus=parts.cpus,
-            binds=(*(writable if docker else ()), shm, Bind(self._io(name), IO), *binds),
+            binds=(*(writable if docker else ()), shm, Bind(self._io(name), IO), *frame.binds),
             image=await parts.engine.skeleton(parts.label, links) if docker else "", tops=tops,
             profile=parts.profile,
         )  # fmt: skip
@@ -212,7 +301,7 @@ class ContainerSandbox:
         said = await parts.engine.call("inspect", "--format", "{{.State.Pid}}", name)
         if not said.isdigit() or said == "0":
             raise SandboxError("the command's container ended before it could start; has the image a /bin/sh?")
-        return int(said)
+        return Waiting(name, frame, tops, int(said))
 
     def _env(self, command: Command) -> dict[str, str]:
         """The image's variables, then the command's. Directories that the image has on its PATH come first."""
@@ -237,64 +326,17 @@ class ContainerSandbox:
         """Under docker the root directory itself is the container's: what was made right in it is taken over."""
         changes = await self._parts.engine.call("diff", name)
         made = [line[2:] for line in changes.splitlines() if line.startswith("A ") and line.count("/") == 1]
-        for path in await asyncio.to_thread(_absent, self._root, made):
+        for path in await asyncio.to_thread(containerfiles.absent, self._root, made):
             await self._parts.engine.call("cp", "--archive", f"{name}:{path}", f"{self._root}{path}")
 
     async def _remove(self, name: str) -> None:
         """Its container and the directory of its pipes. What fails here the warden does at its end."""
         with contextlib.suppress(SandboxError):
             await self._parts.engine.attempt("rm", "--force", "--volumes", name)
-        await asyncio.to_thread(_discard, Path(self._io(name)))
+        await asyncio.to_thread(containerfiles.discard, Path(self._io(name)))
 
 
-def _lay_out(io: Path, script: bytes, stdin: int) -> None:
-    """The directory that a container sees as /run/tugline. Its parent keeps other users of this machine out."""
-    io.parent.mkdir(mode=0o700, exist_ok=True)
-    io.mkdir(mode=0o755)
-    (io / "entry").write_bytes(script)
-    (io / "entry").chmod(0o644)
-    with open(stdin, "rb", closefd=False) as source, open(io / "in", "wb") as target:
-        source.seek(0)
-        while data := source.read(1 << 20):
-            target.write(data)
-    (io / "in").chmod(0o644)
-    for name in ("out", "err", "gate"):
-        os.mkfifo(io / name)
-        (io / name).chmod(0o666)
-
-
-def _mount_points(root: str, binds: list[Bind]) -> None:
-    """Places for binds in a root that the container cannot write to."""
-    os.close(folder_in(root, IO))
-    for bind in binds:
-        if os.path.isdir(bind.source):
-            os.close(folder_in(root, bind.target))
-        elif beneath.read(Path(root), bind.target, 1 << 30) is None:
-            beneath.write(Path(root), bind.target, b"", 0o644)
-    for name in ("hosts", "hostname", "resolv.conf"):
-        at = Path(root, "etc", name)
-        if not at.exists() and not at.is_symlink():
-            beneath.write(Path(root), f"/etc/{name}", b"", 0o644)
-
-
-def _absent(root: Path, paths: list[str]) -> list[str]:
-    """Those of some top paths that `root` has not."""
-    return [p for p in paths if p != "/.dockerenv" and not os.path.lexists(f"{root}{p}")]
-
-
-def _discard(io: Path) -> None:
-    for name in ("entry", "in", "out", "err", "gate"):
-        with contextlib.suppress(OSError):
-            (io / name).unlink()
-    with contextlib.suppress(OSError):
-        io.rmdir()
-
-
-def _give(top: str) -> None:
-    """chown to the agent, links themselves too; a file's set-id bits go, as the kernel wants it."""
-    os.chown(top, *AGENT_IDS)
-    for folder, names, files in os.walk(top):
-        for name in [*names, *files]:
-            at = os.path.join(folder, name)
-            if os.lstat(at).st_uid != layout.AGENT or stat.S_ISDIR(os.lstat(at).st_mode):
-                os.chown(at, *AGENT_IDS, follow_symlinks=False)
+def _said(task: asyncio.Task[Waiting]) -> None:
+    """Whoever needs the container tries anew; why the first try failed interests nobody."""
+    if not task.cancelled():
+        task.exception()

@@ -25,7 +25,7 @@ KEPT_ENV = frozenset(
 """What an engine's client gets of our environment, beside CONTAINERS_*, DOCKER_* and their kind."""
 IO = "/run/tugline"
 """Where a container sees the directory of its command."""
-ENTRY = f"exec 0<{IO}/in 1>{IO}/out 2>{IO}/err && read -r _ <{IO}/gate && . {IO}/entry"
+ENTRY = f"exec 1>{IO}/out 2>{IO}/err && read -r _ <{IO}/gate && exec 0<{IO}/in && . {IO}/entry"
 BUILD_CAPS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETFCAP")
 """Of uid 0 in prepare steps and verifiers: over the container's files, users and processes. No network, no devices."""
 MAX_PROCESSES = 32_768

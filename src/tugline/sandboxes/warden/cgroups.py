@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import time
 from dataclasses import dataclass
 
@@ -76,12 +77,29 @@ class Cgroups:
 
 
 def remove_tree(base: str) -> None:
-    """Remove a directory of groups, the children first; what is absent is fine."""
+    """Remove a directory of groups, the children first, with the processes in them; what is absent is fine."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(base):
             if entry.is_dir(follow_symlinks=False):
+                _empty(entry.path)
                 _rmdir(entry.path)
     _rmdir(base)
+
+
+def _empty(group: str) -> None:
+    """Kill what is in a group and wait until it is gone. Its warden is dead, or it has nothing left to lose."""
+    for _ in range(2000):
+        try:
+            with open(f"{group}/cgroup.procs") as f:
+                pids = [int(line) for line in f]
+        except OSError:
+            return
+        if not pids:
+            return
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
 
 
 def detect(label: str) -> Cgroups:
