@@ -10,7 +10,6 @@ the log says so. Sidecar services, GPUs and health checks of compose files are n
 from __future__ import annotations
 
 import asyncio
-import io
 import shutil
 import tarfile
 import tempfile
@@ -159,7 +158,7 @@ class TuglineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor is no
             end = await self._opened.run(asked, Deadline.after(600))
             if end.code != 0:
                 raise FileNotFoundError(source_dir)
-            await asyncio.to_thread(_unpack, packed.read_bytes(), Path(target_dir))
+            await asyncio.to_thread(_unpack, packed, Path(target_dir))
 
     @property
     def _opened(self) -> Sandbox:
@@ -179,9 +178,9 @@ def _put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _unpack(data: bytes, into: Path) -> None:
+def _unpack(packed: Path, into: Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
+    with tarfile.open(packed, mode="r:gz") as tar:
         for member in tar.getmembers():
             try:
                 tar.extract(member, into, filter="data")
