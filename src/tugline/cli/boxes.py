@@ -13,6 +13,7 @@ from tugline.core.contracts import Limits, SandboxProvider
 from tugline.core.errors import ConfigError, RunError, boundary
 from tugline.core.paths import expanded
 from tugline.core.task import Task
+from tugline.gateway.egress import parse_rule, uncovered
 from tugline.sandboxes import SandboxOptions
 from tugline.sandboxes import provider as sandbox_provider
 
@@ -58,3 +59,18 @@ def note_images(run_dir: Path, used: Mapping[str, str]) -> None:
     with boundary(RunError, f"write {file}"):
         known = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.is_file() else {}
         file.write_bytes(msgspec.json.format(msgspec.json.encode({**known, **used})) + b"\n")
+
+
+def check_egress(settings: Settings, tasks: tuple[Task, ...]) -> None:
+    """Every host that a task asks for is one that the operator allows. Raises ConfigError naming them."""
+    allowed = settings.sandbox.egress
+    for text in allowed:
+        parse_rule(text)
+    for task in tasks:
+        missing = uncovered(task.environment.hosts, allowed)
+        if missing:
+            raise ConfigError(
+                f"task {task.name} asks for {', '.join(missing)}; allow that with --set 'sandbox.egress={missing[0]}', "
+                "or leave the task out",
+                where="sandbox.egress",
+            )

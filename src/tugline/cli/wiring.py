@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from tugline.cli.addresses import check_addresses
-from tugline.cli.boxes import choose_sandbox, note_images, sandbox_limits
+from tugline.cli.boxes import check_egress, choose_sandbox, note_images, sandbox_limits
 from tugline.cli.edits import edit_policy, text_filters
 from tugline.cli.verdicts import FileVerdicts
 from tugline.config.load import load
@@ -309,6 +309,7 @@ def spec_of(settings: Settings, tasks: tuple[Task, ...], context: int) -> Rollou
         concurrency=Concurrency(c.boot, c.run, c.judge),
         limits=StageLimits(limits.boot_timeout, limits.agent_timeout, limits.judge_timeout),
         sandbox_limits=sandbox_limits(settings),
+        egress=settings.sandbox.egress,
         max_attempts=1 + limits.infra_retries,
         context=context,
         max_tokens=settings.sampling.max_tokens,
@@ -345,6 +346,7 @@ async def wired(
     model = await asyncio.to_thread(text_model, settings.engine, path, "", verdicts)
     options = gateway_options(settings)
     check_routes(settings, tasks)
+    check_egress(settings, tasks)
     harness: Harness = find_harness(settings.harness.name)
     cache = await asyncio.to_thread(expanded, settings.cache.dir, "cache.dir")
     provider = await choose_sandbox(settings, run_dir, tasks)

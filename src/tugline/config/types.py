@@ -108,6 +108,9 @@ class SandboxSettings:
     """Whether images that are not here are fetched."""
     pinned: bool = False
     """Refuse images named without a digest."""
+    egress: tuple[str, ...] = ()
+    """Hosts that agents may reach through the gateway, where their task wants a network: host, *.domain, address or
+    network, each with :PORT or for 80 and 443. Empty: none."""
     keep: float = 30 * 86400.0
     """How long unpacked images and prepared snapshots stay in the cache unused."""
     cache_size: int = 100 << 30

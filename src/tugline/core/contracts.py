@@ -622,6 +622,15 @@ class TextFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class Egress:
+    """Hosts that a session's agent may reach through the gateway: `host`, `*.domain`, an address or a network, `:port`
+    behind it where it is neither 80 nor 443. `log` gets a JSON line for each attempt."""
+
+    hosts: tuple[str, ...]
+    log: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """What the operator fixes for a session's calls. None = as the harness asks."""
 
@@ -639,6 +648,8 @@ class Policy:
     """Model names that do not mean the policy. The first that fits counts."""
     edits: EditPolicy = EditPolicy()
     filters: tuple[TextFilter, ...] = ()
+    egress: Egress | None = None
+    """None: the gateway is all that an isolated agent can reach."""
     streaming: Literal["buffered", "live"] | None = None
     """Whether streams begin when a reply is whole, or show it while it is sampled. None: as the gateway's others."""
 

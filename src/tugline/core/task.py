@@ -31,6 +31,8 @@ class Environment:
     memory_mb: int | None = None
     storage_mb: int | None = None
     network: Literal["public", "no-network", "allowlist"] = "no-network"
+    hosts: tuple[str, ...] = ()
+    """Of an allow-list: what the agent asks to reach. The operator decides, see `sandbox.egress`."""
     health: Health | None = None
 
 

@@ -17,6 +17,7 @@ from tugline.core.errors import ConfigError, EngineError, RunError
 from tugline.forest.forest import Forest
 from tugline.gateway.app import GatewayApp, Router
 from tugline.gateway.delivery import Delivery
+from tugline.gateway.egress import Proxy
 from tugline.gateway.metrics import Metrics
 from tugline.gateway.prompt import Deps
 from tugline.gateway.restored import remember
@@ -153,7 +154,10 @@ class LocalGateway:
 
     async def serve(self, session_id: str, listener: socket.socket) -> Callable[[], Awaitable[None]]:
         """Whoever connects through this socket is `session_id`."""
-        served = await listen(self._app.bound(session_id), listener, one_agent=True)
+        session = self._sessions.get(session_id)
+        egress = session.policy.egress if session is not None else None
+        proxy = Proxy(egress) if egress is not None and egress.hosts else None
+        served = await listen(self._app.bound(session_id), listener, one_agent=True, proxy=proxy)
         return served.close
 
     async def close(self, session_id: str) -> SessionCalls:

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from tugline.gateway.app import App
+from tugline.gateway.egress import Proxy
 from tugline.gateway.receipt import LINE, Line
 
 KEEP_ALIVE = 90
@@ -122,9 +123,10 @@ class GuardedAgent(Guarded):
 class Listener:
     """One listening socket and its connections."""
 
-    def __init__(self, server: asyncio.Server, state: ServerState) -> None:
+    def __init__(self, server: asyncio.Server, state: ServerState, proxy: Proxy | None = None) -> None:
         self._server = server
         self._state = state
+        self._proxy = proxy
 
     @property
     def port(self) -> int:
@@ -134,6 +136,8 @@ class Listener:
     async def close(self) -> None:
         """Stop listening, end idle connections, give running responses a moment."""
         self._server.close()
+        if self._proxy is not None:
+            await self._proxy.close()
         for connection in list(self._state.connections):
             connection.shutdown()
         for _ in range(20):
@@ -146,8 +150,8 @@ class Listener:
                 transport.abort()
 
 
-async def listen(app: App, sock: socket.socket, *, one_agent: bool = False) -> Listener:
-    """Serve `app` on a bound socket. `one_agent`: everything that connects is the same sandbox."""
+async def listen(app: App, sock: socket.socket, *, one_agent: bool = False, proxy: Proxy | None = None) -> Listener:
+    """Serve `app` on a bound socket. `one_agent`: all that connects is the same sandbox; `proxy`: its way out."""
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         cast("Any", app),
@@ -171,8 +175,9 @@ async def listen(app: App, sock: socket.socket, *, one_agent: bool = False) -> L
         return factory(config=config, server_state=state, app_state={}, _loop=loop)
 
     sock.setblocking(False)
-    server = await loop.create_server(protocol, sock=sock, backlog=512)
-    return Listener(server, state)
+    first = protocol if proxy is None else (lambda: proxy.front(protocol))
+    server = await loop.create_server(first, sock=sock, backlog=512)
+    return Listener(server, state, proxy)
 
 
 def bind(host: str, port: int) -> socket.socket:

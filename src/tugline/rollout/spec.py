@@ -66,6 +66,8 @@ class RolloutSpec:
     max_attempts: int = 3
     gateway_port: int = 8000
     """Port that agents see inside an isolating sandbox."""
+    egress: tuple[str, ...] = ()
+    """Hosts that the operator lets agents reach, where their task wants a network."""
     context: int = 0
     max_tokens: int = 1024
 

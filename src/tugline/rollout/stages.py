@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tugline.core.clock import Deadline
-from tugline.core.contracts import Access, Bundle, Command, Exit, Gateway, Launch, Sandbox, SessionCalls
+from tugline.core.contracts import Access, Bundle, Command, Egress, Exit, Gateway, Launch, Sandbox, SessionCalls
 from tugline.core.errors import HarnessError, SandboxError, TuglineError, describe
 from tugline.core.session import Ended, Outcome, SessionKey
 from tugline.core.task import Task
@@ -72,7 +72,14 @@ class Ran:
 async def run(spec: RolloutSpec, parts: Parts, task: Task, key: SessionKey, box: Sandbox, bundle: Bundle) -> Ran:
     """Run the agent to its end or limit, in steps where the task has some. The session's secret is dead when this
     returns. Raises VerifierError when a step could not be judged."""
-    access = await parts.gate.open(key.session_id, replace(spec.policy, routes=task.routes + spec.policy.routes))
+    out = await asyncio.to_thread(session_dir, parts, key)
+    hosts = hosts_of(task, spec.egress)
+    policy = replace(
+        spec.policy,
+        routes=task.routes + spec.policy.routes,
+        egress=Egress(hosts, out / "egress.jsonl") if hosts else None,
+    )
+    access = await parts.gate.open(key.session_id, policy)
     seat = Seat(spec, parts, key, box, bundle, access)
     exit, failed, log, judged = Exit(-1, 0.0), None, b"", None
     try:
@@ -120,6 +127,11 @@ async def agent(task: Task, seat: Seat) -> tuple[Exit, bytes]:
     for path, data in plan.files:
         await box.write(path, data)
     command = _with_logs(plan.command, out)
+    if hosts_of(task, spec.egress) and box.isolated:
+        proxy = f"http://127.0.0.1:{port}"
+        names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+        away = {"no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
+        command = replace(command, env={**dict.fromkeys(names, proxy), **away, **command.env})
     deadline = Deadline.after(task.budgets.agent or spec.limits.agent)
     gateway = Gateway(port, lambda sock: parts.gate.serve(key.session_id, sock)) if box.isolated else None
     exit = await box.run(command, deadline, gateway)
@@ -148,10 +160,24 @@ async def _in_steps(task: Task, seat: Seat) -> tuple[Exit, bytes, Judged | None]
     return exit, log, together(task, seen)
 
 
+def hosts_of(task: Task, egress: tuple[str, ...]) -> tuple[str, ...]:
+    """What the task's agent may reach: its own list where it has one, else the operator's."""
+    match task.environment.network:
+        case "no-network":
+            return ()
+        case "allowlist":
+            return task.environment.hosts
+        case "public":
+            return egress
+
+
 async def judge(spec: RolloutSpec, parts: Parts, task: Task, key: SessionKey, box: Sandbox) -> Judged:
     """Score what the agent left, in a sandbox that the agent never saw. Raises VerifierError (infra)."""
     out = await asyncio.to_thread(session_dir, parts, key)
-    return await parts.judge(task, box, task.budgets.judge or spec.limits.judge, out)
+    judged = await parts.judge(task, box, task.budgets.judge or spec.limits.judge, out)
+    if await asyncio.to_thread(_denied, out / "egress.jsonl"):
+        judged = replace(judged, marks=tuple(sorted({*judged.marks, "egress_denied"})))
+    return judged
 
 
 async def dispose(parts: Parts, box: Sandbox) -> None:
@@ -182,6 +208,11 @@ def _keep_log(source: Path, target: Path) -> None:
     if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
+
+
+def _denied(log: Path) -> bool:
+    """Whether the agent asked for a host that it may not reach."""
+    return log.is_file() and b'"allowed":false' in log.read_bytes()
 
 
 def _with_logs(command: Command, out: Path) -> Command:

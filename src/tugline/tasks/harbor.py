@@ -242,7 +242,8 @@ def _environment(spec: TaskFile, root: Path, name: str, env: Mapping[str, str]) 
     else:
         raise TaskError("is missing (and task.toml names no docker_image)", where=f"{name}/environment/Dockerfile")
     found = _with_table(made, table, (f"{name}/task.toml", "environment"), env)
-    return replace(found, network=_network(spec))
+    mode, hosts = _network(spec)
+    return replace(found, network=mode, hosts=hosts)
 
 
 def judge_environment(spec: TaskFile, root: Path, name: str, env: Mapping[str, str]) -> Environment | None:
@@ -296,10 +297,15 @@ def _size(megabytes: int | None, older: str | None, name: str, where: str) -> in
     return found
 
 
-def _network(spec: TaskFile) -> Literal["public", "no-network"]:
-    """What the agent may have: its own phase first, then the environment, then the old switch."""
-    mode = spec.agent.network_mode or _baseline(spec.environment)
-    return "no-network" if mode == "no-network" else "public"
+def _network(spec: TaskFile) -> tuple[Literal["public", "no-network", "allowlist"], tuple[str, ...]]:
+    """What the agent may have, and the hosts of its list: its own phase first, then the environment, then the old
+    switch."""
+    agent, box = spec.agent, spec.environment
+    mode = agent.network_mode or ("allowlist" if agent.allowed_hosts else _baseline(box))
+    if mode == "allowlist":
+        hosts = agent.allowed_hosts if agent.allowed_hosts is not None else box.allowed_hosts
+        return "allowlist", tuple(hosts or ())
+    return ("no-network" if mode == "no-network" else "public"), ()
 
 
 def _baseline(table: EnvironmentTable) -> str:

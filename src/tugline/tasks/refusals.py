@@ -51,17 +51,20 @@ def _environment(box: EnvironmentTable) -> list[tuple[object, str, str]]:
         (box.tpu, "environment.tpu", "no sandbox here has a TPU"),
         (box.mcp_servers, "environment.mcp_servers", "MCP servers are not supported"),
         (box.skills_dir, "environment.skills_dir", "skills are not supported"),
-        (box.network_mode == "allowlist", "environment.network_mode", "allow-lists are not supported"),
         (hosts, "environment.allowed_hosts", "is only valid with network_mode = \"allowlist\""),
     ]  # fmt: skip
 
 
 def _phases(spec: TaskFile) -> list[tuple[object, str, str]]:
     agent, verifier = spec.agent, spec.verifier
-    lists = "allow-lists are not supported"
+    lists = "allow-lists are for agents; verifiers have no network"
     return [
         (agent.user in ROOT, "agent.user", "no sandbox here runs an agent as root"),
-        (agent.network_mode == "allowlist" or agent.allowed_hosts, "agent.network_mode", lists),
+        (
+            agent.allowed_hosts and agent.network_mode not in (None, "allowlist"),
+            "agent.allowed_hosts",
+            'is only valid with network_mode = "allowlist"',
+        ),
         (verifier.network_mode == "allowlist" or verifier.allowed_hosts, "verifier.network_mode", lists),
         (verifier.network_mode == "public", "verifier.network_mode", "verifiers here have no network"),
         (verifier.user not in (None, *ROOT), "verifier.user", "verifiers here run as root of their own sandbox only"),

@@ -143,7 +143,7 @@ def test_the_line_is_that_of_the_key(tmp_path):
         ("[environment]\ngpus = 1\n", "GPU"),
         ("[environment]\ngpus = -1\n", "environment.gpus"),
         ("[environment]\ntpu = {type = 'v4', topology = '2x2'}\n", "TPU"),
-        ("[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.b']\n", "allow-lists"),
+        ("[environment]\nnetwork_mode = 'public'\nallowed_hosts = ['a.b']\n", "environment.allowed_hosts"),
         ("[environment]\nallowed_hosts = ['a.b']\n", "only valid with"),
         ("[environment]\nskills_dir = '/skills'\n", "skills"),
         ("[environment]\nworkdir = 'app'\n", "must be absolute"),
@@ -153,7 +153,8 @@ def test_the_line_is_that_of_the_key(tmp_path):
         ("[[environment.mcp_servers]]\nname = 'x'\n", "MCP"),
         ("[environment.healthcheck]\ncommand = ''\n", "environment.healthcheck.command"),
         ("[agent]\nuser = 'root'\n", "as root"),
-        ("[agent]\nnetwork_mode = 'allowlist'\n", "allow-lists"),
+        ("[agent]\nnetwork_mode = 'public'\nallowed_hosts = ['a.b']\n", "agent.allowed_hosts"),
+        ("[verifier]\nnetwork_mode = 'allowlist'\n", "allow-lists are for agents"),
         ("[verifier]\nuser = 'postgres'\n", "verifier.user"),
         ("[verifier]\nnetwork_mode = 'public'\n", "no network"),
         ("[verifier]\nenvironment_mode = 'shared'\n[verifier.environment]\ngpus = 1\n", "no sandbox here has a GPU"),
@@ -333,3 +334,19 @@ def test_a_verifier_of_its_own(tmp_path):
     assert task.carry.accept == ("./out", "./out/*")
     assert [(c.command, c.seconds) for c in task.collect] == [("make out", 3.0)]
     assert (task.environment.health.command, task.environment.health.retries) == ("true", 2)
+
+
+@pytest.mark.parametrize(
+    ("table", "network", "hosts"),
+    [
+        ("network_mode = 'allowlist'\nallowed_hosts = ['a.b', '*.c.d']", "allowlist", ("a.b", "*.c.d")),
+        ("network_mode = 'allowlist'\nallowed_hosts = ['a.b']\n[agent]\nallowed_hosts = ['x']", "allowlist", ("x",)),
+        ("allow_internet = false\n[agent]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['x']", "allowlist", ("x",)),
+        ("network_mode = 'allowlist'\nallowed_hosts = ['a.b']\n[agent]\nnetwork_mode = 'no-network'", "no-network", ()),
+        ("allow_internet = true", "public", ()),
+    ],
+)  # fmt: skip
+def test_the_agents_network(tmp_path, table, network, hosts):
+    text = GOOD["task.toml"].replace('network_mode = "no-network"\n', f"{table}\n")
+    box = read_task(make(tmp_path / "t", {"task.toml": text}), {}).environment
+    assert (box.network, box.hosts) == (network, hosts)
