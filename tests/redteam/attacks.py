@@ -327,6 +327,13 @@ PYTEST = (
         flag="canary_passed",
     ),
     Attack(
+        "shuffled-internals",
+        "puts one of pytest's own functions in the place of another",
+        "as patched-runtest: whose function it is does not matter",
+        files={INIT: BAD + "import _pytest.python as p\np.Function.runtest = p.Function.setup\n"},
+        flag="patched_internals",
+    ),
+    Attack(
         "patched-code",
         "replaces the code inside pytest's functions, so that each stays the same object",
         "as patched-runtest: code objects are compared as well",

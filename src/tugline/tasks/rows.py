@@ -85,6 +85,9 @@ def task_of(given: Any, path: Path, number: int = 1) -> Task:
         raise TaskError("is empty: doing nothing would solve it", where=where, field="FAIL_TO_PASS")
     environment = _environment(row, path, where)
     tests = {i.partition("::")[0] for i in (*first, *second) if "::" in i} | set(_touched(row.test_patch))
+    django = [m[1].rpartition(".")[0] for i in (*first, *second) if (m := re.match(r"^\w+ \(([\w.]+)\)$", i))]
+    tests |= {f"tests/{module.replace('.', '/')}.py" for module in django}
+    tests |= {"tests/runtests.py", "tests/test_sqlite.py"} if django else set()
     options = {
         "fail_to_pass": first, "pass_to_pass": second, "test_patch": row.test_patch, "repo": row.repo,
     }  # fmt: skip

@@ -18,10 +18,12 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A test file with its canaries: the bytes, and the names of the functions and methods that must fail."""
+    """A test file with its canaries: the bytes, and the names of the functions and methods that must fail. `case`: the
+    one that unittest runs too."""
 
     data: bytes
     names: frozenset[str]
+    case: str
 
 
 def plant(data: bytes, rng: Random) -> Planted:
@@ -35,7 +37,7 @@ def plant(data: bytes, rng: Random) -> Planted:
     makers: tuple[Callable[[str, Random], str], ...] = (_number, _order, _case)
     text = "".join(make(name, rng) for make, name in zip(makers, names, strict=False))
     end = b"" if data.endswith(b"\n") or not data else b"\n"
-    return Planted(data + end + text.encode(), frozenset(f"test_{n}" for n in names[:3]))
+    return Planted(data + end + text.encode(), frozenset(f"test_{n}" for n in names[:3]), f"test_{names[2]}")
 
 
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -6,6 +6,7 @@ through a pipe that the worker's parent owns (`inside`). See docs/security.md fo
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import hashlib
 import importlib.util
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import msgspec
 
@@ -52,7 +54,8 @@ class TestPlan:
     paths: tuple[str, ...] = ()
     """Directories below the work directory that are importable, beside itself."""
     env: Mapping[str, str] | None = None
-    canaries: bool = True
+    runner: Literal["pytest", "runtests"] = "pytest"
+    """runtests: Django's tests/runtests.py."""
 
 
 class Change(msgspec.Struct):
@@ -67,20 +70,23 @@ async def run_tests(box: Sandbox, plan: TestPlan, deadline: Deadline, out: Path)
     await asyncio.to_thread(out.mkdir, parents=True, exist_ok=True)
     files, planted = dict(plan.files), dict[str, frozenset[str]]()
     rng = Random(secrets.token_bytes(16))
-    for path in plan.run if plan.canaries else ():
+    for path in plan.run:
         try:
             one = canaries.plant(files[path], rng)
         except (SyntaxError, ValueError) as err:
             raise VerifierError(f"the task's test file {path} is no Python: {err}") from err
-        files[path], planted[path] = one.data, one.names
+        files[path] = one.data
+        planted[path] = one.names if plan.runner == "pytest" else frozenset({one.case})
     with tempfile.TemporaryDirectory(prefix="tugline-tests-") as folder:
-        await asyncio.to_thread(_lay_out, Path(folder), files)
-        await box.upload(Path(folder), box.workdir)
-    await box.upload(PROGRAMS, INSIDE)
+        await asyncio.to_thread(_lay_out, Path(folder) / "tests", files)
+        await box.upload(Path(folder) / "tests", box.workdir)
+        await asyncio.to_thread(_programs, Path(folder) / "judge")
+        await box.upload(Path(folder) / "judge", INSIDE)
     job = {
+        "runner": plan.runner,
         "workdir": box.workdir, "limit": max(1.0, deadline.left() * MARGIN), "args": plan.args, "paths": plan.paths,
         "restored": {path: hashlib.sha256(data).hexdigest() for path, data in files.items()},
-        "files": [{"path": path} for path in plan.run], "tools": TOOLS, "trusted": [TOOLS],
+        "files": [{"path": path} for path in plan.run], "tools": TOOLS, "trusted": [TOOLS, INSIDE],
         "changed": await asyncio.to_thread(known_changes, out),
     }  # fmt: skip
     command = Command(
@@ -96,7 +102,36 @@ async def run_tests(box: Sandbox, plan: TestPlan, deadline: Deadline, out: Path)
     return await asyncio.to_thread(_read, ended, out, planted)
 
 
+class _Plain(ast.NodeTransformer):
+    """Takes annotations away, so that old Pythons read what checkers here have checked."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        for arg in (*node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg):
+            if arg is not None:
+                arg.annotation = None
+        self.generic_visit(node)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        if node.value is None:
+            return None
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module == "__future__" else node
+
+
+def _programs(folder: Path) -> None:
+    """The programs that run inside, without annotations."""
+    folder.mkdir()
+    for name in ("parent.py", "worker.py"):
+        tree = _Plain().visit(ast.parse((PROGRAMS / name).read_text("utf-8")))
+        (folder / name).write_text(ast.unparse(ast.fix_missing_locations(tree)), "utf-8")
+
+
 def _lay_out(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir()
     for path, data in files.items():
         at = folder / path
         if not at.resolve().is_relative_to(folder.resolve()):

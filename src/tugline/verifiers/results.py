@@ -97,8 +97,8 @@ def _test(
 ) -> None:
     failed, outcomes = seen
     node, outcome = str(message["id"]), str(message["outcome"])
-    name = node.partition("[")[0].rpartition("::")[2]
-    if name in names:
+    if _name(node) in names:
+        name = _name(node)
         if outcome == "failed":
             failed.add(name)
         else:
@@ -107,6 +107,13 @@ def _test(
     if node in outcomes:
         _flag(out, "forged_results", f"{node} was reported twice")
     outcomes[node] = outcome
+
+
+def _name(node: str) -> str:
+    """The function's name in a::b[c] or in `b (module.Class)`."""
+    if node.endswith(")") and " (" in node:
+        return node.partition(" ")[0]
+    return node.partition("[")[0].rpartition("::")[2]
 
 
 def _ending(run: Run, out: Results, *, ended: bool) -> None:

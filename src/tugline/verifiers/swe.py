@@ -8,6 +8,7 @@ worker of its own. Absent, skipped and unreported tests have not passed.
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from tugline.verifiers.pytest_tests import is_test_file
 from tugline.verifiers.results import Results
 
 MAX_FILE = 8 << 20
+_DJANGO = re.compile(r"^\w+ \(([\w.]+)\)$")
 
 
 class Options(msgspec.Struct):
@@ -55,10 +57,15 @@ class SweVerifier:
             files = await test_files(row, box)
         except unified.PatchError as err:
             raise VerifierError(f"the row's test patch: {err}") from err
-        run = tuple(p for p in files if p in named_files(row) or is_test_file(p))
+        named = set(named_files(row))
+        run = tuple(p for p in files if p in named or (is_test_file(p) and not with_runtests(row)))
         if not run:
             raise VerifierError("the row names no test file")
-        return verdict(row, await run_tests(box, TestPlan(files, run, env={**task.environment.env}), deadline, out))
+        ours = with_runtests(row)
+        args = ("--settings=test_sqlite",) if ours else ()
+        env = {**task.environment.env}
+        plan = TestPlan(files, run, args, env=env, runner="runtests" if ours else "pytest")
+        return verdict(row, await run_tests(box, plan, deadline, out))
 
 
 def verdict(row: Options, found: Results) -> Verdict:
@@ -74,16 +81,26 @@ def verdict(row: Options, found: Results) -> Verdict:
 
 def passed(found: Results, test: str) -> bool:
     """An id without a file (some rows have function names only) means all tests of that name."""
-    if "::" in test:
+    if "::" in test or test in found.outcomes:
         return found.passed(test)
     fits = [i for i in found.outcomes if i.rpartition("::")[2].partition("[")[0] == test]
     return bool(fits) and all(found.passed(i) for i in fits)
 
 
+def with_runtests(row: Options) -> bool:
+    """Whether the ids are Django's: `method (module.Class)`."""
+    return any(_DJANGO.match(i) for i in row.fail_to_pass + row.pass_to_pass)
+
+
 def named_files(row: Options) -> list[str]:
-    """Files that the ids name."""
+    """Files that the ids name; for Django the modules, and what the test patch touches of tests/."""
     ids = (*row.fail_to_pass, *row.pass_to_pass)
-    return list(dict.fromkeys(i.partition("::")[0] for i in ids if "::" in i))
+    if not with_runtests(row):
+        return list(dict.fromkeys(i.partition("::")[0] for i in ids if "::" in i))
+    modules = [match[1].rpartition(".")[0] for i in ids if (match := _DJANGO.match(i))]
+    touched = [p for p in unified.touched(row.test_patch) if p.startswith("tests/") and p.endswith(".py")]
+    files = [f"tests/{m.replace('.', '/')}.py" for m in modules]
+    return list(dict.fromkeys((*files, *(p for p in touched if p.rpartition("/")[2].startswith("test")))))
 
 
 async def test_files(row: Options, box: Sandbox) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""One pytest session over one test file, in the same process as the code that is judged.
+"""The tests of one file, in the same process as the code that is judged: a pytest session, or Django's own runner.
 
 What it says is signed with a key that came by standard input, and goes through a pipe to `parent`. Beside the outcomes
 it says what it saw of pytest being tampered with. argv: PIPE_FD
@@ -73,11 +73,13 @@ class Internals:
     def altered(self) -> list[str]:
         """Names of what is another function now, or has other code, and comes from code that is judged."""
         now, wrong = self.now(), []
+        codes = {id(code) for _, code in self.before.values()}
         for place, (function, code) in self.before.items():
             is_now = now.get(place)
             if is_now is None or (is_now[0] is function and is_now[1] is code):
                 continue
-            if not self.judge.trusted(is_now[1].co_filename):
+            moved = id(is_now[1]) in codes  # one of pytest's own functions in the place of another
+            if moved or not self.judge.trusted(is_now[1].co_filename):
                 wrong.append(place[1])
         return wrong
 
@@ -212,7 +214,10 @@ def codes(source: bytes, path: str, config: object) -> list:  # type: ignore[typ
     from _pytest.assertion.rewrite import rewrite_asserts
 
     tree = ast.parse(source)
-    rewrite_asserts(tree, source, path, config)  # type: ignore[arg-type]
+    if rewrite_asserts.__code__.co_argcount == 4:
+        rewrite_asserts(tree, source, path, config)  # type: ignore[arg-type]
+    else:  # before pytest 5.3
+        rewrite_asserts(tree, path, config)  # type: ignore[arg-type]
     todo = [compile(tree, path, "exec", dont_inherit=True), compile(source, path, "exec", dont_inherit=True)]
     found = []
     while todo:
@@ -254,19 +259,26 @@ def guard(judge: Judge) -> None:
 
 
 def main() -> None:
-    """Read the job, run pytest, say how it ended."""
+    """Read the job, run the tests of one file, say how it ended."""
     job = json.load(sys.stdin)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     pipe = int(sys.argv[1])
     os.set_inheritable(pipe, False)
     line = Line(pipe, bytes.fromhex(job.pop("key")))
-    say = line.say
+    code = with_runtests(job, line.say) if job["runner"] == "runtests" else with_pytest(job, line.say)
+    line.say("end", code=code)
+    sys.stdout.flush()
+    os._exit(0)  # what the candidate left for the end of the process is not run
+
+
+def with_pytest(job: dict, say: object) -> int:  # type: ignore[type-arg]
+    """A pytest session. Returns its status."""
     try:
         import pytest
     except ImportError:
         sys.path.append(job["tools"])
         import pytest
-    say("tools", pytest=pytest.__version__, python=sys.version.split()[0])
+    say("tools", pytest=pytest.__version__, python=sys.version.split()[0])  # type: ignore[operator]
     preload()
     judge = Judge(job, say)
     guard(judge)
@@ -274,10 +286,77 @@ def main() -> None:
     for extra in job["paths"]:
         sys.path.insert(0, os.path.join(judge.work, extra))
     args = [job["file"], "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *job["args"]]
-    code = pytest.main(args, plugins=[judge])
-    say("end", code=int(code), count=judge.count)
-    sys.stdout.flush()
-    os._exit(0)  # what the candidate left for the end of the process is not run
+    return int(pytest.main(args, plugins=[judge]))
+
+
+def with_runtests(job: dict, say: object) -> int:  # type: ignore[type-arg]
+    """The module of one file under the project's own tests/runtests.py, Django's, which runs unittest in here."""
+    import runpy
+    import unittest.case
+    import unittest.mock
+    import unittest.runner
+
+    outcomes: dict = {}  # type: ignore[type-arg]
+    described: dict = {}  # type: ignore[type-arg]
+    record(unittest.runner.TextTestResult, outcomes, described)
+    say("tools", python=sys.version.split()[0])  # type: ignore[operator]
+    judge = Judge(job, say)
+    guard(judge)
+    top = os.path.join(judge.work, "tests")
+    os.chdir(top)
+    sys.path[:0] = [judge.work, top]
+    label = job["file"][len("tests/") : -len(".py")].replace("/", ".")
+    sys.argv = ["runtests.py", "--verbosity", "0", "--parallel", "1", *job["args"], label]
+    code = 0
+    try:
+        runpy.run_path(os.path.join(top, "runtests.py"), run_name="__main__")
+    except SystemExit as end:
+        code = int(end.code or 0) if not isinstance(end.code, str) else 1
+    for test, outcome in {**described, **outcomes}.items():
+        say("test", id=test, outcome=outcome)  # type: ignore[operator]
+    judge.pytest_sessionfinish()
+    return code
+
+
+def record(result: type, outcomes: dict, described: dict) -> None:  # type: ignore[type-arg]
+    """Make a unittest result class note outcomes by `method (module.Class)`, and by description where there is one."""
+    worst = ("error", "failed", "skipped", "xfailed", "xpassed", "passed")
+
+    def note(test: object, outcome: str) -> None:
+        method = getattr(test, "_testMethodName", None)
+        if method is None:
+            return
+        cls = type(test)
+        names = [(outcomes, method + " (" + cls.__module__ + "." + cls.__qualname__ + ")")]
+        said = test.shortDescription()  # type: ignore[attr-defined]
+        if said:
+            names.append((described, said))
+        for into, name in names:
+            known = into.get(name)
+            if known is None or worst.index(outcome) < worst.index(known):
+                into[name] = outcome
+
+    def wrap(name: str, outcome: str) -> None:
+        before = getattr(result, name)
+
+        def after(self: object, test: object, *more: object) -> None:
+            note(test, outcome)
+            before(self, test, *more)
+
+        setattr(result, name, after)
+
+    for name, outcome in (("addSuccess", "passed"), ("addFailure", "failed"), ("addError", "error"),
+                          ("addSkip", "skipped"), ("addExpectedFailure", "xfailed"),
+                          ("addUnexpectedSuccess", "xpassed")):  # fmt: skip
+        wrap(name, outcome)
+    sub = result.addSubTest  # type: ignore[attr-defined]
+
+    def after_sub(self: object, test: object, subtest: object, err: object) -> None:
+        if err is not None:
+            note(test, "failed")
+        sub(self, test, subtest, err)
+
+    result.addSubTest = after_sub  # type: ignore[attr-defined]
 
 
 def preload() -> None:
