@@ -16,6 +16,10 @@ import sys
 from types import FunctionType
 
 WATCHED = ("_pytest", "pluggy", "unittest", "pytest")
+DECIDING = ("_pytest.python", "_pytest.runner", "_pytest.unittest", "_pytest.reports", "_pytest.main", "_pytest.nodes",
+            "_pytest.outcomes", "_pytest.skipping", "pluggy", "unittest.case", "unittest.result", "unittest.runner",
+            "unittest.suite")  # fmt: skip
+"""Where not even a function of pytest's own may stand in another's place; elsewhere pytest itself does that."""
 LOOKS = ("gc.get_objects", "gc.get_referrers")
 PROBES = (object(), 7919, "tugline-probe", [1, "x"], {"k": None}, 2.5, None, b"probe", (3,))
 
@@ -78,7 +82,7 @@ class Internals:
             is_now = now.get(place)
             if is_now is None or (is_now[0] is function and is_now[1] is code):
                 continue
-            moved = id(is_now[1]) in codes  # one of pytest's own functions in the place of another
+            moved = id(is_now[1]) in codes and function.__module__.startswith(DECIDING)
             if moved or not self.judge.trusted(is_now[1].co_filename):
                 wrong.append(place[1])
         return wrong
