@@ -25,6 +25,8 @@ from tugline.rollout.manifest import EMPTY, Change, Manifest, carried, compare, 
 from tugline.rollout.submission import CHANGES, Submission, TooLarge
 
 CLOSE_SECONDS = 30.0
+PREPARE_SECONDS = 600.0
+"""For the sandboxes of one judgement, and for carrying the work over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,11 @@ class Judging:
     async def judge(self, task: Task, box: Sandbox, seconds: float, folder: Path) -> Judged:
         """Score what lies in an agent's box; the submission and the verifier's files go below `folder`.
 
-        Raises VerifierError (infra) when there is no verdict.
+        `seconds` are the verifier's own; what comes before has a limit of its own. Raises VerifierError (infra) when
+        there is no verdict.
         """
-        deadline = Deadline.after(seconds)
         try:
-            async with asyncio.timeout(seconds + CLOSE_SECONDS), contextlib.AsyncExitStack() as stack:
+            async with asyncio.timeout(PREPARE_SECONDS + seconds + CLOSE_SECONDS), contextlib.AsyncExitStack() as stack:
                 outside = await self._collect(task, box, folder)
                 clone = await stack.enter_async_context(self._open(box.clone()))
                 after = await submission.manifest(clone, folder)
@@ -67,31 +69,31 @@ class Judging:
                 given = compare(EMPTY, after, task.environment.workdir) if whole else changes
                 work = await self._keep(clone, given, outside, folder)
                 if task.carry is not None:
-                    return await self._fresh(task, (work, changes), deadline, folder / "verifier")
+                    return await self._fresh(task, (work, changes), seconds, folder / "verifier")
                 bad = [c.path for c in changes if c.kind in ("escape", "special")]
                 await submission.remove(clone, bad, folder)
-                return await self._verdict(task, clone, (changes, deadline), folder / "verifier")
+                return await self._verdict(task, clone, (changes, seconds), folder / "verifier")
         except TimeoutError as err:
-            raise VerifierError(f"no verdict within {seconds:g} s") from err
+            raise VerifierError(f"no verdict within {seconds:g} s and the time to prepare it") from err
         except TooLarge:
-            return await self._fresh(task, (None, ()), deadline, folder / "verifier")
+            return await self._fresh(task, (None, ()), seconds, folder / "verifier")
         except SandboxError as err:
             raise VerifierError(f"the judging sandbox failed: {err.message}") from err
 
     async def again(self, task: Task, work: Submission, seconds: float, out: Path) -> Judged:
         """Score a stored submission in a fresh sandbox. Raises VerifierError."""
         try:
-            async with asyncio.timeout(seconds + CLOSE_SECONDS):
-                return await self._fresh(task, (work, work.changes), Deadline.after(seconds), out)
+            async with asyncio.timeout(PREPARE_SECONDS + seconds + CLOSE_SECONDS):
+                return await self._fresh(task, (work, work.changes), seconds, out)
         except TimeoutError as err:
-            raise VerifierError(f"no verdict within {seconds:g} s") from err
+            raise VerifierError(f"no verdict within {seconds:g} s and the time to prepare it") from err
         except SandboxError as err:
             raise VerifierError(f"the judging sandbox failed: {err.message}") from err
 
     # --------------------------------------------------------------------------------------------- inside
 
     async def _fresh(
-        self, task: Task, given: tuple[Submission | None, Sequence[Change]], deadline: Deadline, out: Path
+        self, task: Task, given: tuple[Submission | None, Sequence[Change]], seconds: float, out: Path
     ) -> Judged:
         work, changes = given
         if work is None:
@@ -105,7 +107,7 @@ class Judging:
             chosen = Submission(tuple(taken), tar, work.outside)
             await submission.put(first, chosen, task.environment.workdir, out)
             box = first if first.isolated else await stack.enter_async_context(self._open(first.clone()))
-            return await self._verdict(task, box, (changes, deadline), out)
+            return await self._verdict(task, box, (changes, seconds), out)
 
     async def _collect(self, task: Task, box: Sandbox, folder: Path) -> bytes:
         """What the task's collect commands make, and the artifacts outside the work directory."""
@@ -122,10 +124,10 @@ class Judging:
         paths = submission.outside_of(task.artifacts, task.environment.workdir)
         return await submission.take_outside(box, paths, folder)
 
-    async def _verdict(self, task: Task, box: Sandbox, given: tuple[Sequence[Change], Deadline], out: Path) -> Judged:
-        changes, deadline = given
+    async def _verdict(self, task: Task, box: Sandbox, given: tuple[Sequence[Change], float], out: Path) -> Judged:
+        changes, seconds = given
         await asyncio.to_thread(_write, out / CHANGES, encoded(changes))
-        verdict = await self._verifier_for(task).judge(task, box, deadline, out)
+        verdict = await self._verifier_for(task).judge(task, box, Deadline.after(seconds), out)
         numbers = (verdict.reward, *verdict.parts.values())
         if not all(isinstance(n, float | int) and math.isfinite(n) for n in numbers):
             raise VerifierError(f"the verdict holds a number that is not finite: {verdict}")
