@@ -11,8 +11,7 @@ from pathlib import Path
 from tugline.core.contracts import SandboxProvider
 from tugline.core.errors import ConfigError
 
-NAMES = ("bubblewrap", "container", "local")
-PLANNED = ("apptainer",)
+NAMES = ("bubblewrap", "container", "apptainer", "local")
 GROUP = "tugline.sandboxes"
 
 
@@ -43,12 +42,13 @@ def provider(
         from tugline.sandboxes.bubblewrap import BubblewrapProvider
 
         return BubblewrapProvider(state_dir, run_id, hide, chosen.cache)
-    if name == "container":
+    if name in ("container", "apptainer"):
         from tugline.sandboxes.container import ContainerOptions, ContainerProvider
         from tugline.sandboxes.images import ImageOptions
 
+        runtime = "apptainer" if name == "apptainer" else chosen.runtime
         images = ImageOptions(chosen.images, chosen.image, chosen.pull, chosen.pinned)
-        return ContainerProvider(state_dir, run_id, ContainerOptions(chosen.runtime, images), chosen.cache)
+        return ContainerProvider(state_dir, run_id, ContainerOptions(runtime, images), chosen.cache)
     if name == "local":
         from tugline.sandboxes.local import LocalProvider
 
@@ -57,6 +57,4 @@ def provider(
         found: SandboxProvider = entry.load()(state_dir, run_id)
         return found
     known = ", ".join((*NAMES, *(e.name for e in entry_points(group=GROUP))))
-    if name in PLANNED:
-        raise ConfigError(f"the {name} sandbox is not in this version yet; there are: {known}", where="sandbox")
     raise ConfigError(f"unknown sandbox {name!r}; there are: {known}", where="sandbox")

@@ -21,10 +21,12 @@ from tugline.core.errors import ConfigError, SandboxError, boundary
 from tugline.core.task import Copy, Environment
 from tugline.sandboxes import instance, layout
 from tugline.sandboxes.advice import INSTALL, advice
+from tugline.sandboxes.apptainer import Apptainer
 from tugline.sandboxes.client import Warden, start_warden, uninterrupted
 from tugline.sandboxes.containerbox import ContainerSandbox, Parts, Usual
 from tugline.sandboxes.containerfiles import AGENT_IDS
-from tugline.sandboxes.images import Engine, Image, ImageOptions, Images
+from tugline.sandboxes.engine import Engine
+from tugline.sandboxes.images import Image, ImageOptions, Images
 from tugline.sandboxes.profile import find_profile, stricter
 from tugline.sandboxes.runtimes import Runtime, find
 from tugline.sandboxes.snapshots import Layers, Snapshots
@@ -56,7 +58,6 @@ class Host:
 class ContainerProvider:
     """Makes container sandboxes. One warden serves all of them; it starts with the first."""
 
-    name = "container"
     isolating = True
 
     def __init__(
@@ -69,6 +70,7 @@ class ContainerProvider:
     ) -> None:
         self._state_dir = state_dir
         self._run_id = run_id
+        self.name = "apptainer" if options is not None and options.runtime == "apptainer" else "container"
         self._options = options or ContainerOptions()
         self._cache = cache
         self._environ = dict(os.environ if environ is None else environ)
@@ -157,13 +159,14 @@ class ContainerProvider:
             place = await asyncio.to_thread(instance.create, self._state_dir, self._run_id, True)
             store = await asyncio.to_thread(snapshot_dir, place, self._cache)
             unpacked = await asyncio.to_thread(image_dir, place, self._cache)
-        engine = {"argv": list(runtime.argv), "env": dict(runtime.env), "label": place.label}
+        labelled = runtime.kind != "apptainer"  # whose containers are children of the warden and end with it
+        engine = {"argv": list(runtime.argv), "env": dict(runtime.env), "label": place.label if labelled else ""}
         config: dict[str, object] = {
             "mode": "engine", "stage": place.stage, "snapshots": str(store), "label": place.label,
             "owner": AGENT_IDS, "engine": engine,
         }  # fmt: skip
         # Signed before anything is mounted where the host sees it: whoever finds us dead must know of it.
-        signed = instance.EngineOf(runtime.argv, dict(runtime.env))
+        signed = instance.EngineOf(runtime.argv, dict(runtime.env)) if labelled else None
         await asyncio.to_thread(instance.sign, place, self._run_id, 0, (), signed)
         try:
             warden = await start_warden(config, place.path / "warden.log")
@@ -171,7 +174,7 @@ class ContainerProvider:
             await asyncio.to_thread(instance.discard, place)
             raise
         await asyncio.to_thread(instance.sign, place, self._run_id, warden.process.pid, warden.cgroups, signed)
-        client = Engine(runtime, warden)
+        client = (Apptainer if runtime.kind == "apptainer" else Engine)(runtime, warden)
         images = Images(client, self._options.images, unpacked, place.label)
         profile = await asyncio.to_thread(_profile, place.path) if runtime.kind == "podman" else ""
         return Host(warden, place, client, images, Snapshots(store, f"{place.stage}/snapshots"), profile)

@@ -19,10 +19,9 @@ from tugline.sandboxes import beneath, containerfiles, layout
 from tugline.sandboxes.box import Opened, open_outputs, supervise
 from tugline.sandboxes.client import Warden, memfd_with, spooled, uninterrupted
 from tugline.sandboxes.containerfiles import AGENT_IDS, ROOT_IDS
-from tugline.sandboxes.images import Engine
-from tugline.sandboxes.runtimes import IO, Bind, Shape, entry_script, run_args, tops_of
+from tugline.sandboxes.engine import Engine
+from tugline.sandboxes.runtimes import IO, Bind, Shape, entry_script, tops_of
 
-START_SECONDS = 120.0
 CLOSE_SECONDS = 60.0
 GIT = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
 """For uid 0: the work directory belongs to the agent, which git refuses to work with otherwise."""
@@ -133,7 +132,7 @@ class ContainerSandbox:
                     outputs=list(opened.outputs), limit=opened.limit, port=gateway.port if gateway else None,
                 )  # fmt: skip
             end = await supervise(self._parts.warden, run, deadline, gateway)
-            end = end if end.timed_out else replace(end, code=await self._code(waiting.name))
+            end = end if end.timed_out else replace(end, code=await self._parts.engine.ended(waiting.name))
             if command.root and self._parts.engine.runtime.kind == "docker":
                 await self._keep_new_tops(waiting.name)
             return end
@@ -293,15 +292,11 @@ class ContainerSandbox:
         shape = Shape(
             name=name, label=parts.label, root=self.view.root, user="0" if frame.root else str(layout.AGENT),
             memory=parts.limits.memory, pids=parts.limits.pids, cpus=parts.cpus,
-            binds=(*(writable if docker else ()), shm, Bind(self._io(name), IO), *frame.binds),
+            binds=(*writable, shm, Bind(self._io(name), IO), *frame.binds),
             image=await parts.engine.skeleton(parts.label, links) if docker else "", tops=tops,
             profile=parts.profile,
         )  # fmt: skip
-        await parts.engine.call(*run_args(parts.engine.runtime, shape), seconds=START_SECONDS)
-        said = await parts.engine.call("inspect", "--format", "{{.State.Pid}}", name)
-        if not said.isdigit() or said == "0":
-            raise SandboxError("the command's container ended before it could start; has the image a /bin/sh?")
-        return Waiting(name, frame, tops, int(said))
+        return Waiting(name, frame, tops, await parts.engine.launch(shape))
 
     def _env(self, command: Command) -> dict[str, str]:
         """The image's variables, then the command's. Directories that the image has on its PATH come first."""
@@ -315,13 +310,6 @@ class ContainerSandbox:
                 raise SandboxError(f"environment variable {name!r} cannot be passed")
         return env
 
-    async def _code(self, name: str) -> int:
-        """Exit code of an ended container, as the engine tells it."""
-        said = (await self._parts.engine.call("wait", name)).split()
-        if not said or not said[-1].lstrip("-").isdigit():
-            raise SandboxError(f"the engine does not know how the command ended: {' '.join(said)[:200]}")
-        return int(said[-1])
-
     async def _keep_new_tops(self, name: str) -> None:
         """Under docker the root directory itself is the container's: what was made right in it is taken over."""
         changes = await self._parts.engine.call("diff", name)
@@ -330,9 +318,8 @@ class ContainerSandbox:
             await self._parts.engine.call("cp", "--archive", f"{name}:{path}", f"{self._root}{path}")
 
     async def _remove(self, name: str) -> None:
-        """Its container and the directory of its pipes. What fails here the warden does at its end."""
-        with contextlib.suppress(SandboxError):
-            await self._parts.engine.attempt("rm", "--force", "--volumes", name)
+        """Its container and the directory of its pipes."""
+        await self._parts.engine.remove(name)
         await asyncio.to_thread(containerfiles.discard, Path(self._io(name)))
 
 

@@ -3,6 +3,7 @@
 A reference is what an engine knows (`name:tag`, `name@sha256:...`, an id), or one of
 
     oci-archive:FILE, docker-archive:FILE   what `podman save` and `docker save` write
+    sif:FILE                                for apptainer
     rootfs:DIR, rootfs:FILE                 a directory, used as it is, or a tar file of one
     build:DIR                               a directory with a Dockerfile, built by the engine
     host                                    a shell and the usual tools of this machine (see `hostroot`)
@@ -13,9 +14,6 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 import hashlib
-import os
-import tarfile
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +24,10 @@ import msgspec
 from tugline.core.errors import SandboxError, boundary
 from tugline.core.ident import new_id
 from tugline.sandboxes import beneath, hostroot, layout, locks
-from tugline.sandboxes.client import Warden, uninterrupted
-from tugline.sandboxes.runtimes import Runtime
+from tugline.sandboxes.apptainer import apptainer_env
+from tugline.sandboxes.client import uninterrupted
+from tugline.sandboxes.engine import PULL_SECONDS, Engine
 
-CALL_SECONDS = 120.0
-PULL_SECONDS = 3600.0
 LOOK_SECONDS = 0.1
 ARCHIVES = ("oci-archive:", "docker-archive:")
 
@@ -57,48 +54,6 @@ class Image:
     id: str
     root: Path
     env: Mapping[str, str]
-
-
-class Engine:
-    """An engine's client under a warden."""
-
-    def __init__(self, runtime: Runtime, warden: Warden) -> None:
-        self.runtime = runtime
-        self._warden = warden
-        self._skeletons: dict[tuple[tuple[str, str], ...], asyncio.Task[str]] = {}
-
-    async def call(self, *args: str, seconds: float = CALL_SECONDS) -> str:
-        """Run the client; what it prints. Raises SandboxError with its words."""
-        code, out, err = await self.attempt(*args, seconds=seconds)
-        if code != 0:
-            said = " ".join(err.decode(errors="replace").split())[-600:]
-            raise SandboxError(f"{self.runtime.kind} {args[0]} failed ({code}): {said or 'it said nothing'}")
-        return out.decode(errors="replace").strip()
-
-    async def attempt(self, *args: str, seconds: float = CALL_SECONDS) -> tuple[int, bytes, bytes]:
-        """(exit code, stdout, stderr)."""
-        return await self._warden.tool([*self.runtime.argv, *args], self.runtime.env, seconds)
-
-    async def skeleton(self, label: str, links: tuple[tuple[str, str], ...]) -> str:
-        """An image of nothing but top links, as (name, where to): what docker needs to start a container from."""
-        task = self._skeletons.get(links)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._skeletons[links] = asyncio.create_task(self._skeleton(label, links))
-        return await asyncio.shield(task)
-
-    async def _skeleton(self, label: str, links: tuple[tuple[str, str], ...]) -> str:
-        with boundary(SandboxError, "make an empty image"):
-            file = await asyncio.to_thread(_tar_of_links, links)
-        try:
-            return await self.call("import", "--change", f"LABEL tugline={label}", file)
-        finally:
-            await asyncio.to_thread(os.unlink, file)
-
-    async def program(self, *argv: str, seconds: float = PULL_SECONDS) -> None:
-        """Run another program of the host. Raises SandboxError with its words."""
-        code, _, err = await self._warden.tool(argv, {"PATH": os.defpath}, seconds)
-        if code != 0:
-            raise SandboxError(f"{argv[0]} ended with {code}: {err.decode(errors='replace').strip()[-500:]}")
 
 
 class Images:
@@ -145,6 +100,8 @@ class Images:
         kind, _, rest = ref.partition(":")
         if kind == "rootfs":
             return await self._plain(named, Path(rest))
+        if self._engine.runtime.kind == "apptainer":
+            return await self._converted(named, ref, kind, rest)
         if kind == "build":
             ref = await self._built(Path(rest))
         elif ref.startswith(ARCHIVES):
@@ -157,6 +114,24 @@ class Images:
         env = dict(e.partition("=")[::2] for e in facts["Config"].get("Env") or ())
         digest = str(facts["Id"]).removeprefix("sha256:")
         return await self._unpacked(named, f"sha256:{digest}", env, ref)
+
+    async def _converted(self, named: str, ref: str, kind: str, rest: str) -> Image:
+        """apptainer has no store of images: it unpacks files and what it fetches."""
+        if kind == "build":
+            raise SandboxError("apptainer cannot build Dockerfiles; build the image elsewhere and name its archive")
+        if kind in ("sif", "oci-archive", "docker-archive"):
+            with boundary(SandboxError, f"read {ref}"):
+                digest = await asyncio.to_thread(_file_digest, Path(rest))
+            source = rest if kind == "sif" else ref
+        else:
+            if self._options.pinned and "@sha256:" not in ref:
+                raise SandboxError(f"the image {ref} is not pinned: name {ref}@sha256:...")
+            if not self._options.pull:
+                raise SandboxError(f"apptainer would have to fetch {ref}, and sandbox.pull is off")
+            source = f"docker://{ref}"
+            digest = ref.partition("@sha256:")[2] or hashlib.sha256(source.encode()).hexdigest()
+        image = await self._unpacked(named, f"sha256:{digest}", {}, f"apptainer:{source}")
+        return Image(image.ref, image.id, image.root, await asyncio.to_thread(apptainer_env, image.root))
 
     def chosen(self, named: str) -> str:
         """The reference that stands for a task's image."""
@@ -243,6 +218,9 @@ class Images:
             await asyncio.to_thread(root.mkdir, mode=0o755)
             if source == "host":
                 await asyncio.to_thread(hostroot.build, root)
+            elif source.startswith("apptainer:"):
+                uri = source.removeprefix("apptainer:")
+                await self._engine.call("build", "--force", "--sandbox", str(root), uri, seconds=PULL_SECONDS)
             elif source.startswith("tar:"):
                 await self._untar(source.removeprefix("tar:"), root)
             else:
@@ -281,20 +259,6 @@ def _name_agent(root: Path) -> None:
         if not any(len(e) > 2 and (e[2] == str(layout.AGENT) or e[0] == "agent") for e in known):
             whole = (text or b"").removesuffix(b"\n") + (b"\n" if text else b"") + line.encode()
             beneath.write(root, f"/etc/{file}", whole, 0o644)
-
-
-def _tar_of_links(links: tuple[tuple[str, str], ...]) -> str:
-    fd, name = tempfile.mkstemp(prefix="tugline-", suffix=".tar")
-    with os.fdopen(fd, "wb") as out, tarfile.open(fileobj=out, mode="w") as tar:
-        for folder in ("proc", "dev", "sys"):
-            info = tarfile.TarInfo(folder)
-            info.type, info.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(info)
-        for link, to in links:
-            info = tarfile.TarInfo(link)
-            info.type, info.linkname = tarfile.SYMTYPE, to
-            tar.addfile(info)
-    return name
 
 
 def _file_digest(path: Path) -> str:

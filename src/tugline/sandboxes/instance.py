@@ -106,6 +106,8 @@ def reap(state_dir: Path) -> int:
             continue
         if alive(owner.warden, owner.warden_started):
             _end(owner.warden)
+        if owner.stage:
+            end_programs_of(owner.stage)
         if owner.engine is not None:
             sweep(list(owner.engine.argv), owner.engine.env, path.name)
         discard(Instance(path, owner.stage), owner.cgroups)
@@ -124,6 +126,27 @@ def start_time(pid: int) -> int:
 def alive(pid: int, started: int) -> bool:
     """Whether that very process still runs."""
     return pid > 0 and started > 0 and start_time(pid) == started
+
+
+def end_programs_of(stage: str) -> None:
+    """Kill bwrap processes of a warden that was itself killed.
+
+    They die with their parent, unless it went in the instant before they could ask the kernel for that. Each is started
+    by its path below the stage, and ends everything in its namespace.
+    """
+    start = f"{stage}/".encode()
+    for _ in range(100):
+        found = []
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError, ValueError):
+                if Path(f"/proc/{int(name)}/cmdline").read_bytes().startswith(start):
+                    found.append(int(name))
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def unmount_below(stage: str) -> None:

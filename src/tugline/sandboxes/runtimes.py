@@ -17,8 +17,9 @@ from typing import Literal
 
 from tugline.core.errors import ConfigError
 
-Kind = Literal["podman", "docker"]
+Kind = Literal["podman", "docker", "apptainer"]
 KINDS: tuple[Kind, ...] = ("podman", "docker")
+"""What "auto" chooses from."""
 KEPT_ENV = frozenset(
     {"path", "home", "xdg_runtime_dir", "xdg_config_home", "xdg_data_home", "https_proxy", "http_proxy", "no_proxy"}
 )
@@ -76,6 +77,11 @@ class Shape:
 
 def find(kind: str, environ: Mapping[str, str]) -> Runtime:
     """The engine's client of that kind; "auto" takes podman, else docker. Raises ConfigError: there is none."""
+    if kind == "apptainer":
+        for name in ("apptainer", "singularity"):
+            if program := shutil.which(name, path=environ.get("PATH")):
+                return Runtime("apptainer", (program,), client_env(environ))
+        raise ConfigError("no apptainer program on PATH", where="sandbox.runtime")
     kinds = KINDS if kind == "auto" else tuple(k for k in KINDS if k == kind)
     if not kinds:
         raise ConfigError(
@@ -91,7 +97,10 @@ def find(kind: str, environ: Mapping[str, str]) -> Runtime:
 
 def client_env(environ: Mapping[str, str]) -> dict[str, str]:
     """What the engine's client may know."""
-    prefixes = ("CONTAINERS_", "CONTAINER_HOST", "DOCKER_", "REGISTRY_", "STORAGE_", "BUILDAH_", "_CONTAINERS_")
+    prefixes = (
+        "CONTAINERS_", "CONTAINER_HOST", "DOCKER_", "REGISTRY_", "STORAGE_", "BUILDAH_", "_CONTAINERS_", "APPTAINER_",
+        "SINGULARITY_",
+    )  # fmt: skip
     kept = {k: v for k, v in environ.items() if k.lower() in KEPT_ENV or k.startswith(prefixes)}
     return {"PATH": os.defpath, "HOME": "/root", **kept}
 
@@ -125,6 +134,8 @@ def run_args(runtime: Runtime, shape: Shape) -> list[str]:
     if shape.user != "0":
         args += ["--read-only"]
     if runtime.kind == "podman":
+        # bound already below the tree; a bind of its own would need the place to be in the tree's own layer
+        binds = [bind for bind in binds if not bind.source.startswith(f"{shape.root}/")]
         if shape.user != "0":
             args += ["--read-only-tmpfs=false"]
         args += ["--systemd", "false", "--no-hosts", *_podman_limits()]

@@ -345,7 +345,7 @@ class Warden:
         for pid in self._tools.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self._engine:
+        if self._engine.get("label"):
             engine.sweep(self._engine["argv"], self._engine["env"], self._engine["label"])
         self._kill_strays()
         os.close(wake)
