@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster
@@ -17,6 +19,7 @@ NAMES = {
     "local": ("local", SandboxOptions()),
     "podman": ("container", SandboxOptions(runtime="podman")),
     "docker": ("container", SandboxOptions(runtime="docker")),
+    "apptainer": ("apptainer", SandboxOptions()),
 }
 EXPECTED = os.environ.get("TUGLINE_TEST_SANDBOXES", "").split()
 """Those that have to work on this machine; the others are skipped where they do not."""
@@ -28,11 +31,24 @@ def known(tmp_path_factory):
     return {}, tmp_path_factory.mktemp("sandbox-cache")
 
 
+def stand_in(folder, monkeypatch):
+    """apptainer is not packaged for the systems that tests run on."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "apptainer"
+    fake = Path(__file__).with_name("fake_apptainer.py")
+    source = Path(__file__).parents[2] / "src"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={source} exec {sys.executable} {fake} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
 @pytest.fixture(params=list(NAMES))
-async def provider(request, tmp_path, known):
+async def provider(request, tmp_path, known, monkeypatch):
     name, options = NAMES[request.param]
     missing, cache = known
-    if name == "container":
+    if name == "apptainer":
+        stand_in(cache / "bin", monkeypatch)
+    if name in ("container", "apptainer"):
         options = replace(options, cache=cache)
     provider = find(name, tmp_path / "state", "test", options=options)
     if request.param not in missing:

@@ -74,6 +74,8 @@ def exec_args(shape: Shape) -> list[str]:
         "--security", f"uid:{shape.user}", "--security", f"gid:{shape.user}", "--memory", str(shape.memory),
         "--memory-swap", str(shape.memory), "--pids-limit", str(shape.pids),
     ]  # fmt: skip
+    if shape.profile:
+        args += ["--security", f"seccomp:{shape.profile}"]
     if shape.cpus:
         args += ["--cpus", f"{shape.cpus:g}"]
     args += ["--writable", "--add-caps", ",".join(f"CAP_{cap}" for cap in BUILD_CAPS)] if root else ["--no-privs"]

@@ -27,7 +27,7 @@ from tugline.sandboxes.containerbox import ContainerSandbox, Parts, Usual
 from tugline.sandboxes.containerfiles import AGENT_IDS
 from tugline.sandboxes.engine import Engine
 from tugline.sandboxes.images import Image, ImageOptions, Images
-from tugline.sandboxes.profile import find_profile, stricter
+from tugline.sandboxes.profile import find_profile, refusing, stricter
 from tugline.sandboxes.runtimes import Runtime, find
 from tugline.sandboxes.snapshots import Layers, Snapshots
 from tugline.sandboxes.stores import image_dir, snapshot_dir
@@ -176,7 +176,7 @@ class ContainerProvider:
         await asyncio.to_thread(instance.sign, place, self._run_id, warden.process.pid, warden.cgroups, signed)
         client = (Apptainer if runtime.kind == "apptainer" else Engine)(runtime, warden)
         images = Images(client, self._options.images, unpacked, place.label)
-        profile = await asyncio.to_thread(_profile, place.path) if runtime.kind == "podman" else ""
+        profile = await asyncio.to_thread(_profile, place.path, runtime)
         return Host(warden, place, client, images, Snapshots(store, f"{place.stage}/snapshots"), profile)
 
     async def _prepared(self, host: Host, environment: Environment, image: Image) -> Layers:
@@ -255,13 +255,14 @@ async def _step(box: ContainerSandbox, step: Copy | str, environment: Environmen
         raise SandboxError(f"prepare step `{step[:200]}` ended with {code}: {text[-500:]} (there is no network here)")
 
 
-def _profile(place: Path) -> str:
-    """The system call profile for this provider's containers, as a file."""
+def _profile(place: Path, runtime: Runtime) -> str:
+    """The system call profile for this provider's containers, as a file; "" where the engine's own will do."""
     own = find_profile()
-    if own is None:
+    if runtime.kind == "docker" or (runtime.kind == "podman" and own is None):
         return ""
-    with boundary(SandboxError, f"read podman's system call profile {own}"):
-        (place / "seccomp.json").write_bytes(stricter(own.read_bytes()))
+    with boundary(SandboxError, f"write a system call profile from {own}"):
+        made = stricter(own.read_bytes()) if runtime.kind == "podman" and own is not None else refusing()
+        (place / "seccomp.json").write_bytes(made)
     return str(place / "seccomp.json")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import select
 import signal
 import tempfile
@@ -19,7 +20,7 @@ from tugline.sandboxes.warden.cgroups import remove_tree
 from tugline.sandboxes.warden.engine import sweep
 from tugline.sandboxes.warden.main import remove
 
-OWNER = "owner.json"
+OWNER, UNSIGNED = "owner.json", ".new-"
 
 
 class EngineOf(msgspec.Struct, frozen=True):
@@ -56,12 +57,23 @@ class Instance:
 
 
 def create(state_dir: Path, run_id: str, staged: bool) -> Instance:
-    """Make the directories and note the owner. `staged` = with a mount point that any user can reach."""
-    path = state_dir / new_id("box")
-    path.mkdir(parents=True, mode=0o700)
-    (path / "snapshots").mkdir()
-    instance = Instance(path, _stage() if staged else "")
-    note(instance, Owner(os.getpid(), start_time(os.getpid()), run_id, instance.stage))
+    """Make the directories and note the owner. `staged` = with a mount point that any user can reach.
+
+    Whatever moment this is killed in, `reap` finds what was made: the owner's pid is in the first name, the mount point
+    is noted before it is made. Raises OSError.
+    """
+    name, me = new_id("box"), os.getpid()
+    started = start_time(me)
+    scratch = state_dir / f"{UNSIGNED}{me}-{started}-{name}"
+    (scratch / "snapshots").mkdir(parents=True, mode=0o700)
+    scratch.chmod(0o700)
+    stage = _stage_path() if staged else ""
+    note(Instance(scratch, stage), Owner(me, started, run_id, stage))
+    instance = Instance(state_dir / name, stage)
+    scratch.rename(instance.path)
+    if stage:
+        os.mkdir(stage)
+        os.chmod(stage, 0o711)
     return instance
 
 
@@ -95,6 +107,11 @@ def discard(instance: Instance, cgroups: tuple[str, ...] = ()) -> None:
 def reap(state_dir: Path) -> int:
     """Remove instances whose owner is dead, with the processes and groups they may have left. Returns how many."""
     removed = 0
+    for path in state_dir.glob(f"{UNSIGNED}*"):
+        pid, _, rest = path.name.removeprefix(UNSIGNED).partition("-")
+        if not alive(int(pid), int(rest.partition("-")[0])):
+            remove(str(path))
+            removed += 1
     for path in sorted(state_dir.glob("box_*")):
         try:
             owner = msgspec.json.decode((path / OWNER).read_bytes(), type=Owner)
@@ -176,13 +193,13 @@ def _young(path: Path) -> bool:
     return time.time() - path.stat().st_mtime < 60
 
 
-def _stage() -> str:
+def _stage_path() -> str:
+    """A name that is free, in a directory that every user can enter where there is one."""
+    name = f"tugline-{secrets.token_hex(6)}"
     for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/run", "/dev/shm"):
         if os.access(parent, os.W_OK) and _open_to_all(Path(parent)):
-            path = tempfile.mkdtemp(prefix="tugline-", dir=parent)
-            os.chmod(path, 0o711)
-            return path
-    return tempfile.mkdtemp(prefix="tugline-")
+            return f"{parent}/{name}"
+    return f"{tempfile.gettempdir()}/{name}"
 
 
 def _open_to_all(path: Path) -> bool:

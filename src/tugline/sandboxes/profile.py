@@ -52,5 +52,22 @@ def stricter(profile: bytes) -> bytes:
     return msgspec.json.encode({**tree, "syscalls": rules})
 
 
+def refusing() -> bytes:
+    """A profile of its own for an engine that has none: everything but what is TAKEN."""
+    families = [AF_UNIX, AF_INET, AF_INET6, AF_NETLINK]
+    rules = []
+    for bit in (1 << n for n in range(32) if NAMESPACES >> n & 1):
+        one = {"index": 0, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"}
+        rules.append({**_rule(["clone"], "SCMP_ACT_ERRNO", [one]), "errnoRet": EPERM})
+    others = sorted(set(range(64)) - set(families))
+    for family in others:
+        only = {"index": 0, "value": family, "valueTwo": 0, "op": "SCMP_CMP_EQ"}
+        rules.append({**_rule(["socket"], "SCMP_ACT_ERRNO", [only]), "errnoRet": EPERM})
+    rules.append({**_rule(["clone3", "io_uring_setup"], "SCMP_ACT_ERRNO"), "errnoRet": ENOSYS})
+    rest = sorted(TAKEN - {"clone", "clone3", "socket", "io_uring_setup"})
+    rules.append({**_rule(rest, "SCMP_ACT_ERRNO"), "errnoRet": EPERM})
+    return msgspec.json.encode({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules})
+
+
 def _rule(names: list[str], action: str, args: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
     return {"names": names, "action": action, "args": list(args), "comment": "", "includes": {}, "excludes": {}}
