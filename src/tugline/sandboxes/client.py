@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import io
 import os
 import signal
@@ -21,6 +22,7 @@ from tugline.core.errors import SandboxError
 from tugline.sandboxes.warden.jobs import receive
 
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from warden.main import main; main()"
+LOCK = "lock"
 INLINE = 60_000
 """Larger requests travel in a memfd."""
 T = TypeVar("T")
@@ -227,12 +229,18 @@ async def start_warden(config: dict[str, object], log: Path) -> Warden:
 
 
 def _spawn(fd: int, config: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start the program. It holds the lock beside its log for as long as it lives, also when nobody knows its pid."""
     folder = str(Path(__file__).parent)
-    with open(log, "ab") as out:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", BOOT, folder, str(fd), config],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=out, pass_fds=(fd,), env={}, start_new_session=True, cwd="/",
-        )  # fmt: skip
+    lock = os.open(log.with_name(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        with open(log, "ab") as out:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", BOOT, folder, str(fd), config], stdin=subprocess.DEVNULL,
+                stdout=out, stderr=out, pass_fds=(fd, lock), env={}, start_new_session=True, cwd="/",
+            )  # fmt: skip
+    finally:
+        os.close(lock)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int | None:

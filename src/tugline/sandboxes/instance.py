@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
-import select
 import signal
 import tempfile
 import time
@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from tugline.core.ident import new_id
+from tugline.sandboxes.client import LOCK
 from tugline.sandboxes.warden import kernel
 from tugline.sandboxes.warden.cgroups import remove_tree
 from tugline.sandboxes.warden.engine import sweep
@@ -121,8 +122,7 @@ def reap(state_dir: Path) -> int:
                 continue
         if alive(owner.pid, owner.started):
             continue
-        if alive(owner.warden, owner.warden_started):
-            _end(owner.warden)
+        _end_warden(path, owner)
         if owner.stage:
             end_programs_of(owner.stage)
         if owner.engine is not None:
@@ -175,17 +175,37 @@ def unmount_below(stage: str) -> None:
                 kernel.unmount(point)
 
 
-def _end(pid: int) -> None:
-    """End a warden whose owner is dead; it is about to go by itself. SIGKILL reaches its children too."""
-    with contextlib.suppress(OSError):
-        fd = os.pidfd_open(pid)
+def _end_warden(path: Path, owner: Owner) -> None:
+    """Wait until the warden of a dead owner is gone; it is about to go by itself, also one that was not signed yet.
+    SIGKILL reaches its children too."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for number, seconds in ((0, 15.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+            if number and alive(owner.warden, owner.warden_started):
+                os.kill(owner.warden, number)
+            if _locked(lock, seconds):
+                return
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(lock)
+
+
+def _locked(fd: int, seconds: float) -> bool:
+    """Whether nobody else holds the lock any more, within that time."""
+    until = time.monotonic() + seconds
+    while True:
         try:
-            for number, seconds in ((signal.SIGTERM, 15), (signal.SIGKILL, 10)):
-                signal.pidfd_send_signal(fd, number)
-                if select.select([fd], [], [], seconds)[0]:
-                    break
-        finally:
-            os.close(fd)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
 
 
 def _young(path: Path) -> bool:
