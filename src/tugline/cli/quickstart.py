@@ -33,7 +33,7 @@ def quickstart(
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/<time>-quickstart.")] = None,
     n: Annotated[int | None, typer.Option("-n", help=f"Sessions per task (default {DEFAULT_N}).")] = None,
     harness: Annotated[str | None, typer.Option(help="Default: pi.")] = None,
-    sandbox: Annotated[str | None, typer.Option(help="auto, bubblewrap, container or local.")] = None,
+    sandbox: Annotated[str | None, typer.Option(help="auto, bubblewrap, container, apptainer or local.")] = None,
     seed: Annotated[int | None, typer.Option(help="Sampling seed.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, no progress.")] = False,
 ) -> None:

@@ -37,7 +37,7 @@ def rollout(
     template: Annotated[str | None, typer.Option(help="Chat template file, or one of the model's own by name.")] = None,
     parser: Annotated[str | None, typer.Option(help="Reply format; default: told by the model's files.")] = None,
     n: Annotated[int | None, typer.Option("-n", help="Sessions per task (a group).")] = None,
-    sandbox: Annotated[str | None, typer.Option(help="auto, bubblewrap, container or local.")] = None,
+    sandbox: Annotated[str | None, typer.Option(help="auto, bubblewrap, container, apptainer or local.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML settings file.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/<time>-<name>.")] = None,
     sampling: Annotated[str | None, typer.Option(help="k=v,... e.g. temperature=0.7,max_tokens=256")] = None,

@@ -91,7 +91,7 @@ class SandboxSettings:
     """Where agents run."""
 
     name: str = "auto"
-    """auto | bubblewrap | container | local."""
+    """auto | bubblewrap | container | apptainer | local."""
     memory: int = 4 << 30
     """Bytes per sandbox."""
     disk: int = 512 << 20

@@ -10,6 +10,7 @@ INSTALL = (
 )
 _FILES = "The engine does not see this machine's files: its daemon must run here, not behind a remote DOCKER_HOST"
 KNOWN = (
+    ("no apptainer program", "Install it from https://apptainer.org, or use --sandbox container"),
     ("need root", "Run as root; --sandbox bubblewrap needs none"),
     ("connect to the docker daemon", "Start it (`systemctl start docker`, or `dockerd`), or set DOCKER_HOST"),
     ("permission denied while trying to connect", "Run as root, or let your user into the group `docker`"),

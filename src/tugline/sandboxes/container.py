@@ -89,7 +89,7 @@ class ContainerProvider:
             finally:
                 await box.close()
         except ConfigError as err:
-            return [f"{err.message}. {INSTALL}"]
+            return [f"{err.message}. {advice(err.message) or INSTALL}"]
         except SandboxError as err:
             return [f"{err.message}. {await asyncio.to_thread(advice, err.message)}".removesuffix(". ")]
         return [] if end.code == 0 else [f"a probe command ended with {end.code} in a {runtime.kind} container"]

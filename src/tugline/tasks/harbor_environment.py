@@ -1,4 +1,4 @@
-"""Our sandboxes as an environment of Harbor (https://pypi.org/project/harbor, Python 3.12 or later, not a dependency).
+"""Our sandboxes as an environment of Harbor (the package `harbor`, Python 3.12 or later, not a dependency).
 
     harbor run -p TASKS -a oracle --env tugline.tasks.harbor_environment:TuglineEnvironment
     ... --ek sandbox=container --ek runtime=podman

@@ -80,10 +80,10 @@ def test_a_work_directory_is_made_plain():
     assert layout.check_workdir("/app//x/./y/") == "/app/x/y"
 
 
-@pytest.mark.parametrize(("name", "words"), [("apptainer", "not in this version"), ("dokcer", "unknown sandbox")])
+@pytest.mark.parametrize(("name", "words"), [("dokcer", "unknown sandbox"), ("", "unknown sandbox")])
 def test_unknown_providers_are_named_with_the_known_ones(name, words, tmp_path):
     with pytest.raises(ConfigError) as caught:
         provider(name, tmp_path, "run")
     assert words in caught.value.message
-    assert "bubblewrap, container, local" in caught.value.message
+    assert "bubblewrap, container, apptainer, local" in caught.value.message
     assert list(tmp_path.iterdir()) == []
