@@ -18,7 +18,7 @@ from tugline.cli import output
 from tugline.cli.boxes import choose_sandbox, sandbox_limits
 from tugline.cli.flags import RunFlags, load_settings
 from tugline.cli.runner import orderly_end
-from tugline.core.task import Task
+from tugline.core.task import Copy, Task
 from tugline.rollout.check import Checker, TaskCheck, Trial
 from tugline.rollout.judging import Judging
 from tugline.rollout.spec import StageLimits
@@ -84,6 +84,9 @@ def warnings(task: Task) -> list[str]:
             "test.sh runs Python tests where the agent has written: a conftest.py of its own decides there; "
             'use [metadata.tugline] verifier = "pytest", or environment_mode = "separate" with artifacts'
         )
+    copied = [step.source for step in task.environment.steps if isinstance(step, Copy)]
+    if task.verifier != "swe" and any((source / ".git").exists() for source in copied):
+        said.append("brings a .git: history, refs and objects that nothing points to may hold the solution")
     if task.environment.network != "no-network":
         said.append("asks for a network; sandboxes here give none")
     return said

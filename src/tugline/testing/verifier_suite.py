@@ -93,6 +93,7 @@ async def check_gives_finite_rewards(subject: Subject) -> None:
     _expect(good.reward > bad.reward, f"solved got {good.reward}, unsolved {bad.reward}")
     for verdict in (good, bad):
         numbers = [verdict.reward, *verdict.parts.values()]
+        _expect(not verdict.flags or verdict.reward == 0, f"flagged as a cheat, and yet worth {verdict.reward}")
         _expect(all(type(n) is float and math.isfinite(n) for n in numbers), f"not all finite floats: {numbers}")
 
 
