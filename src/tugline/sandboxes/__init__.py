@@ -53,6 +53,10 @@ def provider(
         from tugline.sandboxes.local import LocalProvider
 
         return LocalProvider(state_dir, run_id, hide)
+    if name.startswith("harbor:"):
+        from tugline.sandboxes.harbor import HarborProvider, maker
+
+        return HarborProvider(name, state_dir, maker(name.removeprefix("harbor:")))
     for entry in entry_points(group=GROUP, name=name):
         found: SandboxProvider = entry.load()(state_dir, run_id)
         return found
