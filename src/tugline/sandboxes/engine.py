@@ -68,7 +68,9 @@ class Engine:
     async def remove(self, name: str) -> None:
         """Kill and remove a container, whatever its state. What fails here the warden does at its end."""
         with contextlib.suppress(SandboxError):
-            await self.attempt("rm", "--force", "--volumes", name)
+            # podman would first ask the command to end, and wait ten seconds for it
+            at_once = ("--time", "0") if self.runtime.kind == "podman" else ()
+            await self.attempt("rm", "--force", "--volumes", *at_once, name)
 
     async def program(self, *argv: str, seconds: float = PULL_SECONDS) -> None:
         """Run another program of the host. Raises SandboxError with its words."""

@@ -85,7 +85,8 @@ def sweep(argv: list[str], env: dict[str, str], label: str) -> int:
             continue
         clean = 0
         removed += len(found)
-        _lines([*argv, "rm", "-f", "-v", *found], env)
+        at_once = ["--time", "0"] if os.path.basename(argv[0]) == "podman" else []
+        _lines([*argv, "rm", "-f", "-v", *at_once, *found], env)
     images = _lines([*argv, "images", "-q", "--no-trunc", "--filter", f"label=tugline={label}"], env)
     if images:
         _lines([*argv, "rmi", "-f", *dict.fromkeys(images)], env)
