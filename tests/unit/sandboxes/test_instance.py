@@ -1,0 +1,68 @@
+"""Providers' directories: found and removed whatever moment their owner died in, never while it lives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from tugline.sandboxes import instance
+from tugline.sandboxes.client import LOCK
+
+
+def dead_pid():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_an_instance_is_made_signed_and_discarded(tmp_path):
+    made = instance.create(tmp_path, "run", staged=True)
+    assert Path(made.stage).is_dir() and os.stat(made.stage).st_mode & 0o777 == 0o711
+    assert instance.reap(tmp_path) == 0, "a living owner's was removed"
+    instance.discard(made)
+    assert list(tmp_path.iterdir()) == [] and not os.path.exists(made.stage)
+
+
+def test_one_that_was_not_signed_yet_is_found_by_its_name(tmp_path):
+    me = os.getpid()
+    mine = tmp_path / f".new-{me}-{instance.start_time(me)}-box_1"
+    other = tmp_path / f".new-{dead_pid()}-12345-box_2"
+    for path in (mine, other):
+        (path / "snapshots").mkdir(parents=True)
+    assert instance.reap(tmp_path) == 1
+    assert mine.exists() and not other.exists()
+
+
+def test_a_mount_point_that_was_noted_but_not_made_is_no_obstacle(tmp_path):
+    made = instance.create(tmp_path, "run", staged=True)
+    os.rmdir(made.stage)
+    instance.note(made, instance.Owner(dead_pid(), 1, "run", made.stage))
+    assert instance.reap(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_programs_of_a_stage_are_ended_and_others_are_not(tmp_path):
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    shutil.copy("/bin/sleep", stage / "sleep")
+    ours = subprocess.Popen([str(stage / "sleep"), "100"])
+    other = subprocess.Popen(["sleep", "100"])
+    while not Path(f"/proc/{ours.pid}/cmdline").read_bytes().startswith(str(stage).encode()):
+        time.sleep(0.01)  # until it has become that program
+    instance.end_programs_of(str(stage))
+    assert ours.wait(10) == -9 and other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_a_warden_that_nobody_signed_is_waited_for(tmp_path):
+    made = instance.create(tmp_path, "run", staged=False)
+    instance.note(made, instance.Owner(dead_pid(), 1, "run"))
+    held = f"exec 9>{made.path / LOCK}; flock -s 9; echo there; sleep 0.5; touch {tmp_path / 'late'}"
+    with subprocess.Popen(["bash", "-c", held], stdout=subprocess.PIPE) as warden:
+        assert warden.stdout is not None and warden.stdout.readline() == b"there\n"
+        assert instance.reap(tmp_path) == 1
+        assert (tmp_path / "late").exists(), "removed while the warden was still at work"
