@@ -40,6 +40,7 @@ OWN_ETC = {
 DIRS = ("usr", "proc", "dev", "sys", "tmp", "home/agent", "root", "logs", "opt", "run", "mnt", "srv", "var/lib",
         "var/log", "var/cache", "etc")  # fmt: skip
 HOME = "/home/agent"
+METACOPY = "/sys/module/overlay/parameters/metacopy"
 PRIVATE = ("home", "tmp", "logs", "logs/agent", "logs/verifier", "logs/artifacts", "shm")
 
 
@@ -75,7 +76,7 @@ class Tree:
         self.owner = owner
         self.whole = whole
         # metacopy: giving an image's work directory to the agent copies no data
-        self._extra = ",userxattr" if unprivileged else ",metacopy=on" if whole else ""
+        self._extra = ",userxattr" if unprivileged else ",metacopy=on" if whole and os.path.exists(METACOPY) else ""
         self._binds: dict[tuple[str, int, int], str] = {}
         self._kept: set[str] = set()
         self.boxes: dict[str, Box] = {}
