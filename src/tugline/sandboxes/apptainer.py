@@ -50,6 +50,10 @@ class Apptainer(Engine):
         code, _, _ = await asyncio.shield(self._all()[name])
         return code
 
+    async def out_of_memory(self, name: str) -> bool:
+        """apptainer does not say."""
+        return False
+
     async def remove(self, name: str) -> None:
         """Kill what is left of it."""
         run = self._all().pop(name, None)

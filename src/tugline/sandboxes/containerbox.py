@@ -23,6 +23,8 @@ from tugline.sandboxes.engine import Engine
 from tugline.sandboxes.runtimes import IO, Bind, Shape, entry_script, tops_of
 
 CLOSE_SECONDS = 60.0
+KILLED = 137
+"""Exit status of a shell whose command was ended by SIGKILL."""
 GIT = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
 """For uid 0: the work directory belongs to the agent, which git refuses to work with otherwise."""
 
@@ -132,7 +134,10 @@ class ContainerSandbox:
                     outputs=list(opened.outputs), limit=opened.limit, port=gateway.port if gateway else None,
                 )  # fmt: skip
             end = await supervise(self._parts.warden, run, deadline, gateway)
-            end = end if end.timed_out else replace(end, code=await self._parts.engine.ended(waiting.name))
+            if not end.timed_out:
+                end = replace(end, code=await self._parts.engine.ended(waiting.name))
+                if end.code == KILLED and not end.oom:
+                    end = replace(end, oom=await self._parts.engine.out_of_memory(waiting.name))
             if command.root and self._parts.engine.runtime.kind == "docker":
                 await self._keep_new_tops(waiting.name)
             return end

@@ -65,6 +65,11 @@ class Engine:
             raise SandboxError(f"the engine does not know how the command ended: {' '.join(said)[:200]}")
         return int(said[-1])
 
+    async def out_of_memory(self, name: str) -> bool:
+        """Whether the engine saw the kernel kill for memory. The control group may be gone before we can look."""
+        code, out, _ = await self.attempt("inspect", "--format", "{{.State.OOMKilled}}", name)
+        return code == 0 and out.strip() == b"true"
+
     async def remove(self, name: str) -> None:
         """Kill and remove a container, whatever its state. What fails here the warden does at its end."""
         with contextlib.suppress(SandboxError):
