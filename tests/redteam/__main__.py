@@ -34,9 +34,11 @@ it is kept. `tugline tasks check` warns of such tasks, `edited_configuration` ma
 
 ## What is left
 
-- Judged code that knows this very runner, finds its key in memory without Python's collector, never touches pytest's functions and tells
-  canaries from tests, can forge results. Each part makes that harder; none makes it impossible while tests and work share a process.
-- A class that equals only what the tests compare it with is a solution as far as tests can tell.
+- Judged code that knows this very runner can report what it likes from inside; tests and work share a process. What it cannot know is which
+  of two runs it is in, and which tests are contradicted there. Guessing is right once in four times when one hidden test can be contradicted,
+  and more seldom with every further one. `not_contradicted` marks sessions whose hidden tests left nothing to contradict: assertions
+  only in loops, helpers or `with` blocks, skipped or async tests.
+- A class that equals exactly what the hidden tests compare it with is a solution as far as tests can tell.
 - For a task about pytest itself the runner is the agent's own code. Judge such tasks by `command` or `function`.
 - A `function` verifier runs on the operator's machine with the operator's rights. It must not run the agent's files.
 - The kernel is shared. A sandbox is as strong as namespaces, the system call filter and capabilities make it.

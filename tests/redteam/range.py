@@ -122,7 +122,7 @@ class Range:
         printed = await asyncio.to_thread(lambda: b"".join(p.read_bytes() for p in sorted(folder.iterdir())))
         return box, ended, printed.decode(errors="replace")
 
-    async def judge(self, task: Task, box: Sandbox, seconds: float = 40.0) -> Judged:
+    async def judge(self, task: Task, box: Sandbox, seconds: float = 150.0) -> Judged:
         """Score what an attack left."""
         return await self.judging.judge(task, box, seconds, self.top / "run" / "sessions" / f"ses_{self.n}")
 

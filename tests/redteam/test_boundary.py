@@ -14,6 +14,8 @@ from tugline.core.clock import Deadline
 from tugline.core.contracts import Command
 from tugline.core.errors import VerifierError
 
+pytestmark = pytest.mark.timeout(300)
+
 ENDLESS = {"outlive-the-limit": 2.0, "memory-bomb": 30.0, "fork-bomb": 10.0}
 
 

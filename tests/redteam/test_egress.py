@@ -12,6 +12,8 @@ from redteam.range import make_task, shooting_range
 from service.gateway_kit import gateway
 from tugline.core.contracts import Egress, Gateway
 
+pytestmark = pytest.mark.timeout(300)
+
 ASK = py(
     "import json, os, socket, urllib.request\n"
     "url, port = os.environ['URL'], os.environ['PORT']\n"

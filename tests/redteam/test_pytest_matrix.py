@@ -9,6 +9,8 @@ import pytest
 from redteam.attacks import GOOD, INIT, PYTEST, Attack
 from redteam.range import make_task, shooting_range
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.mark.parametrize("attack", PYTEST, ids=lambda a: a.name)
 async def test_attack(provider, attack: Attack, tmp_path):
@@ -16,7 +18,7 @@ async def test_attack(provider, attack: Attack, tmp_path):
     async with shooting_range(provider, tmp_path) as range_:
         box, _, _ = await range_.attack(task, attack)
         try:
-            judged = await range_.judge(task, box, 8.0 if attack.name == "hang" else 40.0)
+            judged = await range_.judge(task, box, 8.0 if attack.name == "hang" else 150.0)
         finally:
             await box.close()
     assert judged.verdict.reward == 0.0

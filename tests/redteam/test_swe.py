@@ -13,6 +13,8 @@ from redteam.range import shooting_range
 from tugline.tasks import load_tasks
 from tugline.verifiers.unified import apply
 
+pytestmark = pytest.mark.timeout(300)
+
 SOURCE = "def parse(text):\n    return text.split(',')\n\n\ndef join(parts):\n    return ','.join(parts)\n"
 FIXED = SOURCE.replace("text.split(',')", "[part.strip() for part in text.split(',')]")
 OLD_TESTS = "from pkg.core import join, parse\n\n\ndef test_join():\n    assert join(['a', 'b']) == 'a,b'\n"

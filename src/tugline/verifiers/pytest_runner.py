@@ -11,9 +11,10 @@ import asyncio
 import hashlib
 import importlib.util
 import secrets
+import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -24,6 +25,7 @@ from tugline.core.clock import Deadline
 from tugline.core.contracts import Command, Exit, Mount, Sandbox
 from tugline.core.errors import VerifierError
 from tugline.verifiers import canaries, results
+from tugline.verifiers.contradict import contradict
 from tugline.verifiers.harbor import LOG_NAME, PATH
 
 INSIDE = "/tugline/judge"
@@ -40,6 +42,8 @@ FIND = (
     'for p in $PYTHONS; do if command -v "$p" >/dev/null 2>&1; then exec "$p" -I -B "$0/parent.py"; fi; done; exit 90'
 )
 NO_PYTHON = 90
+AGAIN_NAME, AGAIN_SECONDS = "again", 30.0
+"""Of a second run, which nobody but we have asked for: its folder, and its time beside twice the first one's."""
 MARGIN = 0.85
 """Of the judge's time, for the tests: theirs ends first, so that a test that hangs is a failed one."""
 
@@ -54,6 +58,8 @@ class TestPlan:
     paths: tuple[str, ...] = ()
     """Directories below the work directory that are importable, beside itself."""
     env: Mapping[str, str] | None = None
+    hidden: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Test file -> tests (`f` or `C::f`) that no agent has seen, which may be contradicted."""
     runner: Literal["pytest", "runtests"] = "pytest"
     """runtests: Django's tests/runtests.py."""
 
@@ -63,6 +69,64 @@ class Change(msgspec.Struct):
 
     path: str
     kind: str
+
+
+async def run_proven(
+    box: Sandbox, plan: TestPlan, deadline: Deadline, out: Path, won: Callable[[results.Results], bool]
+) -> results.Results:
+    """The tests' results. When they amount to success, the same again in a twin of the sandbox, with some hidden tests
+    contradicted: those must fail and the other hidden ones pass, or the success is not the work's. See `contradict`.
+
+    Raises VerifierError when a runner gave no report, SandboxError when a sandbox fails.
+    """
+    twin = await box.clone()
+    try:
+        found = await run_tests(box, plan, deadline, out)
+        if found.flags or not won(found):
+            return found
+        files, picked = dict(plan.files), dict[str, frozenset[str]]()
+        rng = Random(secrets.token_bytes(16))
+        for path, names in plan.hidden.items():
+            files[path], picked[path] = contradict(files[path], names, rng)
+        if not any(picked.values()):
+            found.marks.add("not_contradicted")
+            return found
+        again = Deadline.after(2 * found.seconds + AGAIN_SECONDS)
+        await asyncio.to_thread(_hand_on, out, out / AGAIN_NAME)
+        second = await run_tests(twin, replace(plan, files=files), again, out / AGAIN_NAME)
+        if second.timed_out:
+            raise VerifierError("the tests ran out of time when they were run again")
+        _compare(found, second, plan.hidden, picked)
+        return found
+    finally:
+        await twin.close()
+
+
+def _hand_on(out: Path, again: Path) -> None:
+    again.mkdir(parents=True, exist_ok=True)
+    if (out / CHANGES_NAME).is_file():
+        shutil.copyfile(out / CHANGES_NAME, again / CHANGES_NAME)
+
+
+def _compare(
+    found: results.Results,
+    second: results.Results,
+    hidden: Mapping[str, frozenset[str]],
+    picked: Mapping[str, frozenset[str]],
+) -> None:
+    """Take into `found` what the second run says of the first."""
+    found.flags |= second.flags
+    for path, names in hidden.items():
+        for name in sorted(names):
+            outcomes = second.of(path, name)
+            if name in picked[path]:
+                if results.PASSED in outcomes:
+                    found.flags.add("passes_either_way")
+                    found.details.append(f"passes_either_way: {path}::{name} and its contradiction both passed")
+            elif found.of(path, name) == {results.PASSED} and outcomes != {results.PASSED}:
+                found.marks.add("unstable")
+                found.unstable = True
+                found.details.append(f"unstable: {path}::{name} passed, and then {sorted(outcomes) or 'was not there'}")
 
 
 async def run_tests(box: Sandbox, plan: TestPlan, deadline: Deadline, out: Path) -> results.Results:

@@ -45,6 +45,20 @@ class Results:
     marks: set[str] = field(default_factory=set)
     details: list[str] = field(default_factory=list)
     timed_out: bool = False
+    unstable: bool = False
+    """Whether a test that had passed did not pass again."""
+    seconds: float = 0.0
+
+    def of(self, path: str, name: str) -> set[str]:
+        """Outcomes of a test function (`f` or `C::f`) of a file, for all its parameters."""
+        module = path.removeprefix("tests/").removesuffix(".py").replace("/", ".")
+        cls, _, method = name.rpartition("::")
+        django = f"{method} ({module}.{cls})"
+        return {
+            outcome
+            for node, outcome in self.outcomes.items()
+            if node.partition("[")[0] == f"{path}::{name}" or node == django
+        }
 
     def passed(self, test_id: str) -> bool:
         """Whether the test passed; an id that was cut where it held white space stands for all that begin with it."""
@@ -66,7 +80,7 @@ def decode(data: bytes) -> Report:
 
 def judge(report: Report, canaries: Mapping[str, Collection[str]]) -> Results:
     """`canaries`: names that must fail, by test file."""
-    out = Results()
+    out = Results(seconds=report.seconds)
     for run in report.runs:
         _one(run, canaries.get(run.path, ()), out)
     return out

@@ -18,7 +18,7 @@ from tugline.core.contracts import Sandbox, Verdict
 from tugline.core.errors import VerifierError
 from tugline.core.task import Task
 from tugline.verifiers import unified
-from tugline.verifiers.pytest_runner import TestPlan, run_tests
+from tugline.verifiers.pytest_runner import TestPlan, run_proven
 from tugline.verifiers.pytest_tests import is_test_file
 from tugline.verifiers.results import Results
 
@@ -64,19 +64,35 @@ class SweVerifier:
         ours = with_runtests(row)
         args = ("--settings=test_sqlite",) if ours else ()
         env = {**task.environment.env}
-        plan = TestPlan(files, run, args, env=env, runner="runtests" if ours else "pytest")
-        return verdict(row, await run_tests(box, plan, deadline, out))
+        plan = TestPlan(files, run, args, (), env, hidden_tests(row, run), "runtests" if ours else "pytest")
+        found = await run_proven(box, plan, deadline, out, lambda seen: verdict(row, seen).reward > 0)
+        return verdict(row, found)
 
 
 def verdict(row: Options, found: Results) -> Verdict:
     """From outcomes to reward."""
     first = [passed(found, test) for test in row.fail_to_pass]
     second = [passed(found, test) for test in row.pass_to_pass]
-    reward = 1.0 if all(first) and all(second) and not found.flags else 0.0
+    reward = 1.0 if all(first) and all(second) and not found.flags and not found.unstable else 0.0
     parts = {"reward": reward, "fail_to_pass": sum(first) / len(first)}
     if second:
         parts["pass_to_pass"] = sum(second) / len(second)
     return Verdict(reward, parts, tuple(sorted(found.flags)), tuple(sorted(found.marks)))
+
+
+def hidden_tests(row: Options, run: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    """The tests that must begin to pass, by file: agents have not seen them as they are."""
+    found: dict[str, set[str]] = {}
+    for test in row.fail_to_pass:
+        match = _DJANGO.match(test)
+        if match:
+            module, _, cls = match[1].rpartition(".")
+            path, name = f"tests/{module.replace('.', '/')}.py", f"{cls}::{test.partition(' ')[0]}"
+        else:
+            path, _, name = test.partition("[")[0].partition("::")
+        if path in run and name:
+            found.setdefault(path, set()).add(name)
+    return {path: frozenset(names) for path, names in found.items()}
 
 
 def passed(found: Results, test: str) -> bool:
