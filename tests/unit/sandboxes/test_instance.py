@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
 import shutil
 import subprocess
 import time
 from pathlib import Path
 
+import msgspec
+
 from tugline.sandboxes import instance
-from tugline.sandboxes.client import LOCK
+from tugline.sandboxes.client import LOCK, start_warden
 
 
 def dead_pid():
@@ -66,3 +70,17 @@ def test_a_warden_that_nobody_signed_is_waited_for(tmp_path):
         assert warden.stdout is not None and warden.stdout.readline() == b"there\n"
         assert instance.reap(tmp_path) == 1
         assert (tmp_path / "late").exists(), "removed while the warden was still at work"
+
+
+async def test_a_warden_whose_service_died_without_reading_its_replies_ends_in_good_order(tmp_path):
+    warden = await start_warden({"mode": "plain", "label": f"test{os.getpid()}"}, tmp_path / "log")
+    asyncio.get_running_loop().remove_reader(warden.control.fileno())
+    for number in range(1, 50):
+        message = {"id": number, "op": "drop", "name": "none"}
+        warden.control.send(msgspec.json.encode(message))
+    async with asyncio.timeout(10):
+        while not select.select([warden.control], [], [], 0)[0]:
+            await asyncio.sleep(0.01)
+    warden.control.close()
+    assert await asyncio.to_thread(warden.process.wait, 20) == 0
+    assert (tmp_path / "log").read_text() == ""

@@ -70,7 +70,10 @@ class Warden:
     # -------------------------------------------------------------------------------------------- requests
 
     def _receive(self) -> None:
-        data, fds = jobs.receive(self._control)
+        try:
+            data, fds = jobs.receive(self._control)
+        except ConnectionResetError:  # the service died with replies of ours unread
+            data, fds = b"", []
         if not data:
             self._alive = False
             return
