@@ -94,7 +94,9 @@ async def test_a_moved_tag_is_another_image(made, tmp_path):
     call("build", "--quiet", "--tag", TAG, str(tmp_path / "context"))
     text, after = await see(options, tmp_path / "state", TAG)
     assert text == "another\nmoved\n" and before != after
+    made = call("image", "inspect", "--format", "{{.Id}}", TAG)
     call("tag", old, TAG)
+    call("rmi", "--force", made.removeprefix("sha256:"))
 
 
 async def test_archives_and_builds(made, tmp_path):
