@@ -66,19 +66,6 @@ def reference(model: Path, row: Ids, temperature: float = 1.0) -> npt.NDArray[np
     return said
 
 
-def routed(model: Path, row: Ids, picks: int) -> npt.NDArray[np.int64]:
-    """[n - 1, layers, picks]: the experts that stock transformers picks for a row's tokens but the last."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    torch.set_num_threads(1)
-    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager").eval()
-    with torch.no_grad():
-        said = network(input_ids=torch.tensor([ids_list(row)]), output_router_logits=True).router_logits
-    best: npt.NDArray[np.int64] = torch.stack([layer.topk(picks).indices for layer in said], 1)[:-1].numpy()
-    return best
-
-
 @contextmanager
 def served(model: Path, log: Path, *more: str, dtype: str = DTYPE, window: int = 4096) -> Iterator[str]:
     """`tugline engine vllm` over a model; the base URL. `more`: flags of `tugline engine vllm`."""
@@ -105,7 +92,7 @@ def served(model: Path, log: Path, *more: str, dtype: str = DTYPE, window: int =
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line, log.read_text("utf-8", "replace")[-6000:]
+            assert b'"url"' in line, log.read_text("utf-8", "replace")[-6000:]
             print(f"vLLM serves after {time.monotonic() - begun:.0f} s")
             yield str(json.loads(line)["url"])
         finally:
