@@ -221,6 +221,32 @@ async def test_versions_switch_at_the_token_at_which_weights_do(
     assert np.abs(said[at:] - new[at:]).max() < NOISE
 
 
+async def test_a_session_goes_on_under_new_weights(url: str, model: Path, tmp_path: Path) -> None:
+    """One row, two versions, each from its first token on; each token's value is that of the weights it says."""
+    weights = {1: model, 2: untied(tmp_path / "other", noise=0.05)}
+    made = driver(url, model, tmp_path / "run" / "engine")
+    async with wire(tmp_path, [{"text": "x"}], model_files=model, engine=lambda _: made) as run:
+        async with aiohttp.ClientSession() as http:
+            access = await run.session(max_tokens=48)
+            talk = Talk(("Be brief.",), TOOLS, (User(("Copy the text of notes.txt to result.txt.",)),))
+            for n, version in enumerate((1, 1, 2, 2)):
+                if n in (0, 2):
+                    await made.load_weights(weights[version], version)
+                talk = answered(talk, kept(await call(run, http, access.secret_url, "chat", talk)), random.Random(1))
+        turns = run.turns()
+        assert [t.version_runs for t in turns] == [((0, 1),), ((0, 1),), ((0, 2),), ((0, 2),)]
+        assert_exact(await run.prove(), calls=4)
+        await made.load_weights(model, 3)
+        (row,) = run.store.iter_traces("ses_a")
+        assert row.version_runs == ((turns[0].prompt_len, 1), (turns[2].prompt_len, 2))
+        passes = {v: await asyncio.to_thread(reference, path, row.token_ids) for v, path in weights.items()}
+        found = [passes[t.version_runs[0][1]][t.prompt_len - 1 :][: count(t.sampled)] for t in turns]
+        print(apart("each under its own weights", found, turns))
+        wrong = np.abs(np.concatenate([passes[1][t.prompt_len - 1 :][: count(t.sampled)] for t in turns[2:]])
+                       - np.concatenate([floats_array(t.logprobs) for t in turns[2:]])).max()  # fmt: skip
+        assert wrong > 0.3, "the old weights would not have done"
+
+
 async def test_the_doctor_has_nothing_to_say(url: str, model: Path) -> None:
     done = await asyncio.to_thread(tugline, "doctor", "engine", f"vllm:{url}", "--model", str(model), "--json")
     told = json.loads(done.stdout)
