@@ -1,9 +1,10 @@
 """Run the exactness suite against gateways of others, each in a virtual environment of its own.
 
-    python bench/exactness.py --model DIR --venvs ~/.cache/tugline-foreign [--only rllm,verifiers-train] [--quick]
+    python bench/exactness.py --model DIR --venvs ~/.cache/tugline-foreign [--only litellm,miles] [--quick] [--repeat 3]
 
 DIR holds a tokenizer and a chat template of the Qwen3 family. Packages come from PyPI in the versions named below.
-Prints a table for docs/exactness-of-gateways.md and writes the whole reports, as JSON, beside the environments.
+Prints a table for docs/exactness-of-gateways.md and writes the whole reports, as JSON, beside the environments. With
+`--repeat N` every run is made N times, and the exit status is 1 unless all of a gateway's runs found the same.
 """
 
 from __future__ import annotations
@@ -141,15 +142,38 @@ def main() -> int:
     parser.add_argument("--venvs", type=Path, required=True)
     parser.add_argument("--only")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--patience", default="20")
+    parser.add_argument("--patience", default="30")
+    parser.add_argument("--repeat", type=int, default=1)
     asked = parser.parse_args()
     names = asked.only.split(",") if asked.only else list(GATEWAYS)
     asked.venvs.mkdir(parents=True, exist_ok=True)
+    same = True
     for name in names:
         python = environment(asked.venvs, name, GATEWAYS[name])
-        reports = {share: run(name, GATEWAYS[name], python, share, asked) for share in ("0.3", "0")}
-        print(table(name, reports), flush=True)
-    return 0
+        found: list[dict[str, dict[str, Any]]] = []
+        for number in range(1, asked.repeat + 1):
+            found.append({share: run(name, GATEWAYS[name], python, share, asked, number) for share in ("0.3", "0")})
+        print(table(name, found[0]), flush=True)
+        if asked.repeat > 1:
+            alike = all(verdicts(one) == verdicts(found[0]) for one in found)
+            same = same and alike
+            print(
+                f"# {name}: {asked.repeat} runs, {'the same verdicts' if alike else 'OTHER VERDICTS'}", file=sys.stderr
+            )
+    return 0 if same else 1
+
+
+def verdicts(reports: dict[str, dict[str, Any]]) -> Any:
+    """What has to be the same in every run: counts, and the scenes in which each promise broke."""
+    return {
+        (share, dialect): (
+            found["requests"],
+            found["answered"],
+            [(p, v["held"], v["of"], v["scenes"]) for p, v in sorted(found["promises"].items())],
+        )
+        for share, report in reports.items()
+        for dialect, found in report["dialects"].items()
+    }
 
 
 def environment(venvs: Path, name: str, gateway: Gateway) -> Path:
@@ -166,7 +190,9 @@ def environment(venvs: Path, name: str, gateway: Gateway) -> Path:
     return python
 
 
-def run(name: str, gateway: Gateway, python: Path, share: str, asked: argparse.Namespace) -> dict[str, Any]:
+def run(
+    name: str, gateway: Gateway, python: Path, share: str, asked: argparse.Namespace, number: int = 1
+) -> dict[str, Any]:
     """One run of the suite, as its JSON."""
     place = Place(python, asked.model.resolve(), free_port(), free_port(), asked.venvs)
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -187,7 +213,8 @@ def run(name: str, gateway: Gateway, python: Path, share: str, asked: argparse.N
             server.terminate()
             server.wait(30)
         log.close()
-    (asked.venvs / f"{name}.{share}.json").write_bytes(done.stdout)
+    word = f"{name}.{share}{'.quick' if asked.quick else ''}{f'.{number}' if number > 1 else ''}"
+    (asked.venvs / f"{word}.json").write_bytes(done.stdout)
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 
@@ -214,10 +241,12 @@ def table(name: str, reports: dict[str, dict[str, Any]]) -> str:
 
 def cell(found: dict[str, Any], promise: str) -> str:
     one = found["promises"][promise]
+    if one["of"] and one.get("why"):
+        return f"none: {one['why']}"
     if not one["of"]:
         return "-"
-    extra = f" ({one['by_template']} t)" if one.get("by_template") else ""
-    return f"{one['held']}/{one['of']}{extra}"
+    extra = ", ".join(f"{one[key]} {key[3]}" for key in ("by_template", "by_harness") if one.get(key))
+    return f"{one['held']}/{one['of']}{f' ({extra})' if extra else ''}"
 
 
 if __name__ == "__main__":
