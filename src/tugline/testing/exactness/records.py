@@ -32,6 +32,8 @@ class Kept:
     mask: bytes
     logprobs: Floats | None
     row: bool
+    counted: frozenset[str] = frozenset()
+    """Names of the deviations that the record itself tells of."""
 
 
 def of_call(prompt: Ids, sampled: Ids, logprobs: Floats | None) -> Kept:
@@ -48,7 +50,7 @@ def of_reply(told: ReplyIds) -> Kept:
 
 def of_trace(trace: Trace) -> Kept:
     """A row of ours."""
-    return Kept(trace.token_ids, trace.loss_mask, trace.logprobs, row=True)
+    return Kept(trace.token_ids, trace.loss_mask, trace.logprobs, True, frozenset(trace.drift))
 
 
 def harvest(value: object) -> Iterator[Kept]:
