@@ -35,6 +35,8 @@ class Place:
     engine: int
     port: int
     scratch: Path
+    door: int = 0
+    """Port on which a launcher opens sessions, where the gateway has no route for that."""
 
     @property
     def url(self) -> str:
@@ -114,6 +116,18 @@ def miles_flags(place: Place) -> list[str]:
     return ["--url", session, "--open", f"{place.url}/sessions", "--records", session]
 
 
+def agentlightning(place: Place) -> list[str]:
+    where = ["--port", str(place.port), "--door", str(place.door), "--engine", place.engine_url]
+    script = str(HERE / "foreign" / "agentlightning_server.py")
+    return [str(place.python), script, *where, "--name", place.model.name]
+
+
+def agentlightning_flags(place: Place) -> list[str]:
+    door = f"http://127.0.0.1:{place.door}"
+    records = ["--open", f"{door}/open", "--records", f"{door}/records/{{session}}"]
+    return ["--url", f"{place.url}/rollout/{{session}}/v1", *records]
+
+
 def nothing(_place: Place) -> list[str]:
     return []
 
@@ -127,6 +141,7 @@ GATEWAYS: dict[str, Gateway] = {
     "verifiers-train": Gateway(("verifiers==0.4.0", "renderers==0.1.12"), verifiers("train"), verifiers_flags),
     "verifiers-eval": Gateway(("verifiers==0.4.0", "renderers==0.1.12"), verifiers("eval"), verifiers_flags),
     "litellm": Gateway(("litellm[proxy]==1.108.7",), litellm, litellm_flags),
+    "agentlightning": Gateway(("agentlightning==0.3.0",), agentlightning, agentlightning_flags),
     "miles": Gateway(
         ("fastapi", "uvicorn", "httpx", "transformers==5.24.0", "setproctitle", "jinja2"),
         miles,
@@ -194,7 +209,7 @@ def run(
     name: str, gateway: Gateway, python: Path, share: str, asked: argparse.Namespace, number: int = 1
 ) -> dict[str, Any]:
     """One run of the suite, as its JSON."""
-    place = Place(python, asked.model.resolve(), free_port(), free_port(), asked.venvs)
+    place = Place(python, asked.model.resolve(), free_port(), free_port(), asked.venvs, free_port())
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     words = gateway.start(place)
     log = (asked.venvs / f"{name}.log").open("wb")
