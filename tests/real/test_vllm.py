@@ -31,8 +31,7 @@ from tugline.testing.engine_suite import ENGINE_CHECKS, RESTART_CHECKS, EngineCa
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.real,
-    pytest.mark.xdist_group("vllm"),
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(1800),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.skipif(not ASKED, reason="TUGLINE_TEST_VLLM is not set: it installs and starts vLLM"),
 ]
