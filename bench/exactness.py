@@ -5,6 +5,7 @@
 DIR holds a tokenizer and a chat template of the Qwen3 family. Packages come from PyPI in the versions named below.
 Prints a table for docs/exactness-of-gateways.md and writes the whole reports, as JSON, beside the environments. With
 `--repeat N` every run is made N times, and the exit status is 1 unless all of a gateway's runs found the same.
+`--shares`: shares of odd spellings to run with, the table's first. What follows `--` goes to the suite.
 """
 
 from __future__ import annotations
@@ -159,7 +160,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--patience", default="30")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--shares", default="0.3,0")
+    parser.add_argument("more", nargs="*")
     asked = parser.parse_args()
+    shares = asked.shares.split(",")
     names = asked.only.split(",") if asked.only else list(GATEWAYS)
     asked.venvs.mkdir(parents=True, exist_ok=True)
     same = True
@@ -167,7 +171,7 @@ def main() -> int:
         python = environment(asked.venvs, name, GATEWAYS[name])
         found: list[dict[str, dict[str, Any]]] = []
         for number in range(1, asked.repeat + 1):
-            found.append({share: run(name, GATEWAYS[name], python, share, asked, number) for share in ("0.3", "0")})
+            found.append({share: run(name, GATEWAYS[name], python, share, asked, number) for share in shares})
         print(table(name, found[0]), flush=True)
         if asked.repeat > 1:
             alike = all(verdicts(one) == verdicts(found[0]) for one in found)
@@ -217,8 +221,9 @@ def run(
     try:
         bench = [sys.executable, "-m", "tugline", "bench", "exactness", "--json", "--noncanonical", share]
         bench += ["--engine-port", str(place.engine), "--model", str(place.model), "--wait", "180"]
-        bench += ["--patience", asked.patience, *gateway.flags(place), *(["--quick"] if asked.quick else [])]
-        if share == "0.3":
+        bench += ["--patience", asked.patience, *gateway.flags(place)]
+        bench += [*(["--quick"] if asked.quick else []), *asked.more]
+        if share == asked.shares.split(",")[0]:
             print(f"# {name}: {shlex.join(words) or gateway.shown}\n# {shlex.join(bench)}", file=sys.stderr)
         begun = time.monotonic()
         done = subprocess.run(bench, capture_output=True, check=False)
@@ -242,14 +247,15 @@ def free_port() -> int:
 
 def table(name: str, reports: dict[str, dict[str, Any]]) -> str:
     """Rows of one gateway. C is given twice: with ids that encoders do not give, and with those that they do."""
-    rough, smooth = reports["0.3"]["dialects"], reports["0"]["dialects"]
+    rough, smooth = (reports[share]["dialects"] if share in reports else None for share in (next(iter(reports)), "0"))
+    assert rough is not None
     lines = []
     for dialect, found in rough.items():
         if not found["served"]:
             lines.append(f"| {name} | {dialect} | not served | | | | | |")
             continue
         cells = [f"{found['answered']}/{found['requests']}", cell(found, "E"), cell(found, "C")]
-        cells += [cell(smooth[dialect], "C"), cell(found, "F"), cell(found, "S")]
+        cells += [cell(smooth[dialect], "C") if smooth else "not run", cell(found, "F"), cell(found, "S")]
         lines.append(f"| {name} | {dialect} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
