@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from typing import Any
 
 # The proxy looks after itself over /health, without a key: none may be asked for.
 os.environ["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
@@ -18,6 +19,8 @@ os.environ["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
 from agentlightning import InMemoryLightningStore, LLMProxy
 from agentlightning.adapter import LlmProxyTraceToTriplet
 from aiohttp import web
+
+SETTLE = 1.5
 
 
 class Door:
@@ -32,16 +35,26 @@ class Door:
 
     async def records(self, request: web.Request) -> web.Response:
         rollout = request.match_info["rollout"]
-        spans = await self._store.query_spans(rollout)
+        spans = await self._settled(rollout)
         found = [
             {
                 "prompt_token_ids": one.prompt.get("token_ids", []),
                 "completion_token_ids": one.response.get("token_ids", []),
                 "logprobs": [row["logprob"] for row in one.response.get("logprobs") or ()],
             }
-            for one in LlmProxyTraceToTriplet().adapt(list(spans))
+            for one in LlmProxyTraceToTriplet().adapt(spans)
         ]
         return web.json_response(found)
+
+    async def _settled(self, rollout: str) -> list[Any]:
+        """Spans, once no more of them came for a while: the proxy writes them behind its replies."""
+        spans: list[Any] = []
+        for _ in range(8):
+            await asyncio.sleep(SETTLE)
+            before, spans = len(spans), list(await self._store.query_spans(rollout))
+            if spans and len(spans) == before:
+                break
+        return spans
 
 
 async def main() -> None:
