@@ -27,6 +27,10 @@ pytestmark = [pytest.mark.real, pytest.mark.corpus, pytest.mark.timeout(600)]
 REFUSING = ("llama.cpp/llama-cpp-deepseek-r1",)
 """Writes a generator as JSON, which Jinja2 cannot: by docs/reference/templates.md it refuses every conversation."""
 
+NOT_SHOWN = ("trl/deepseekv3",)
+"""Writes the second call of a history on from the first one's results, and not as its generation prompt begins a turn
+(`prompt_not_shown` on that page): what was sampled stands, so C is kept and F is not."""
+
 
 def one_of_each() -> list[Case]:
     """The first real case of each family of the program and each tokenizer."""
@@ -75,6 +79,7 @@ async def test_our_own_gateway(name: str, dialects: tuple[str, ...], tmp_path: P
         report = await run_suite(engine, own, http, Plan.small(dialects=dialects))
     assert set(report.verdicts) == set(dialects)
     for verdict in report.verdicts.values():
-        assert [f.text() for f in (*verdict.findings, *verdict.failures)] == []
+        told = [f for f in verdict.findings if f.promise != "F" or name not in NOT_SHOWN]
+        assert [f.text() for f in (*told, *verdict.failures)] == []
         assert all(verdict.scores[p].of for p in "ECS"), "these can be looked at in every format"
-    assert report.ok
+    assert report.ok is (name not in NOT_SHOWN)
