@@ -45,4 +45,7 @@ ci:
 	.ci/run
 
 vllm: $(PY)
-	TUGLINE_TEST_VLLM=1 $(PY) -m pytest -q -s -m vllm tests/real/test_vllm.py
+	TUGLINE_TEST_VLLM=1 $(PY) -m pytest -q -s tests/real/test_vllm.py
+	TUGLINE_TEST_VLLM=1 TUGLINE_TEST_VLLM_DTYPE=bfloat16 $(PY) -m pytest -q -s tests/real/test_vllm.py -k 'ten_turns or rescoring or switch'
+	TUGLINE_TEST_VLLM=1 $(PY) tests/real/weights.py .cache/weights
+	TUGLINE_TEST_VLLM=1 TUGLINE_TEST_WEIGHTS=.cache/weights $(PY) -m pytest -q -s tests/real/test_small_model.py

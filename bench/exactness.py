@@ -1,9 +1,11 @@
 """Run the exactness suite against gateways of others, each in a virtual environment of its own.
 
-    python bench/exactness.py --model DIR --venvs ~/.cache/tugline-foreign [--only rllm,verifiers-train] [--quick]
+    python bench/exactness.py --model DIR --venvs ~/.cache/tugline-foreign [--only litellm,miles] [--quick] [--repeat 3]
 
 DIR holds a tokenizer and a chat template of the Qwen3 family. Packages come from PyPI in the versions named below.
-Prints a table for docs/exactness-of-gateways.md and writes the whole reports, as JSON, beside the environments.
+Prints a table for docs/exactness-of-gateways.md and writes the whole reports, as JSON, beside the environments. With
+`--repeat N` every run is made N times, and the exit status is 1 unless all of a gateway's runs found the same.
+`--shares`: shares of odd spellings to run with, the table's first. What follows `--` goes to the suite.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ class Place:
     engine: int
     port: int
     scratch: Path
+    door: int = 0
+    """Port on which a launcher opens sessions, where the gateway has no route for that."""
 
     @property
     def url(self) -> str:
@@ -113,6 +117,18 @@ def miles_flags(place: Place) -> list[str]:
     return ["--url", session, "--open", f"{place.url}/sessions", "--records", session]
 
 
+def agentlightning(place: Place) -> list[str]:
+    where = ["--port", str(place.port), "--door", str(place.door), "--engine", place.engine_url]
+    script = str(HERE / "foreign" / "agentlightning_server.py")
+    return [str(place.python), script, *where, "--name", place.model.name]
+
+
+def agentlightning_flags(place: Place) -> list[str]:
+    door = f"http://127.0.0.1:{place.door}"
+    records = ["--open", f"{door}/open", "--records", f"{door}/records/{{session}}"]
+    return ["--url", f"{place.url}/rollout/{{session}}/v1", *records]
+
+
 def nothing(_place: Place) -> list[str]:
     return []
 
@@ -126,6 +142,7 @@ GATEWAYS: dict[str, Gateway] = {
     "verifiers-train": Gateway(("verifiers==0.4.0", "renderers==0.1.12"), verifiers("train"), verifiers_flags),
     "verifiers-eval": Gateway(("verifiers==0.4.0", "renderers==0.1.12"), verifiers("eval"), verifiers_flags),
     "litellm": Gateway(("litellm[proxy]==1.108.7",), litellm, litellm_flags),
+    "agentlightning": Gateway(("agentlightning==0.3.0",), agentlightning, agentlightning_flags),
     "miles": Gateway(
         ("fastapi", "uvicorn", "httpx", "transformers==5.24.0", "setproctitle", "jinja2"),
         miles,
@@ -141,15 +158,41 @@ def main() -> int:
     parser.add_argument("--venvs", type=Path, required=True)
     parser.add_argument("--only")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--patience", default="20")
+    parser.add_argument("--patience", default="30")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--shares", default="0.3,0")
+    parser.add_argument("more", nargs="*")
     asked = parser.parse_args()
+    shares = asked.shares.split(",")
     names = asked.only.split(",") if asked.only else list(GATEWAYS)
     asked.venvs.mkdir(parents=True, exist_ok=True)
+    same = True
     for name in names:
         python = environment(asked.venvs, name, GATEWAYS[name])
-        reports = {share: run(name, GATEWAYS[name], python, share, asked) for share in ("0.3", "0")}
-        print(table(name, reports), flush=True)
-    return 0
+        found: list[dict[str, dict[str, Any]]] = []
+        for number in range(1, asked.repeat + 1):
+            found.append({share: run(name, GATEWAYS[name], python, share, asked, number) for share in shares})
+        print(table(name, found[0]), flush=True)
+        if asked.repeat > 1:
+            alike = all(verdicts(one) == verdicts(found[0]) for one in found)
+            same = same and alike
+            print(
+                f"# {name}: {asked.repeat} runs, {'the same verdicts' if alike else 'OTHER VERDICTS'}", file=sys.stderr
+            )
+    return 0 if same else 1
+
+
+def verdicts(reports: dict[str, dict[str, Any]]) -> Any:
+    """What has to be the same in every run: counts, and the scenes in which each promise broke."""
+    return {
+        (share, dialect): (
+            found["requests"],
+            found["answered"],
+            [(p, v["held"], v["of"], v["scenes"]) for p, v in sorted(found["promises"].items())],
+        )
+        for share, report in reports.items()
+        for dialect, found in report["dialects"].items()
+    }
 
 
 def environment(venvs: Path, name: str, gateway: Gateway) -> Path:
@@ -166,9 +209,11 @@ def environment(venvs: Path, name: str, gateway: Gateway) -> Path:
     return python
 
 
-def run(name: str, gateway: Gateway, python: Path, share: str, asked: argparse.Namespace) -> dict[str, Any]:
+def run(
+    name: str, gateway: Gateway, python: Path, share: str, asked: argparse.Namespace, number: int = 1
+) -> dict[str, Any]:
     """One run of the suite, as its JSON."""
-    place = Place(python, asked.model.resolve(), free_port(), free_port(), asked.venvs)
+    place = Place(python, asked.model.resolve(), free_port(), free_port(), asked.venvs, free_port())
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     words = gateway.start(place)
     log = (asked.venvs / f"{name}.log").open("wb")
@@ -176,8 +221,9 @@ def run(name: str, gateway: Gateway, python: Path, share: str, asked: argparse.N
     try:
         bench = [sys.executable, "-m", "tugline", "bench", "exactness", "--json", "--noncanonical", share]
         bench += ["--engine-port", str(place.engine), "--model", str(place.model), "--wait", "180"]
-        bench += ["--patience", asked.patience, *gateway.flags(place), *(["--quick"] if asked.quick else [])]
-        if share == "0.3":
+        bench += ["--patience", asked.patience, *gateway.flags(place)]
+        bench += [*(["--quick"] if asked.quick else []), *asked.more]
+        if share == asked.shares.split(",")[0]:
             print(f"# {name}: {shlex.join(words) or gateway.shown}\n# {shlex.join(bench)}", file=sys.stderr)
         begun = time.monotonic()
         done = subprocess.run(bench, capture_output=True, check=False)
@@ -187,7 +233,8 @@ def run(name: str, gateway: Gateway, python: Path, share: str, asked: argparse.N
             server.terminate()
             server.wait(30)
         log.close()
-    (asked.venvs / f"{name}.{share}.json").write_bytes(done.stdout)
+    word = f"{name}.{share}{'.quick' if asked.quick else ''}{f'.{number}' if number > 1 else ''}"
+    (asked.venvs / f"{word}.json").write_bytes(done.stdout)
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 
@@ -200,24 +247,27 @@ def free_port() -> int:
 
 def table(name: str, reports: dict[str, dict[str, Any]]) -> str:
     """Rows of one gateway. C is given twice: with ids that encoders do not give, and with those that they do."""
-    rough, smooth = reports["0.3"]["dialects"], reports["0"]["dialects"]
+    rough, smooth = (reports[share]["dialects"] if share in reports else None for share in (next(iter(reports)), "0"))
+    assert rough is not None
     lines = []
     for dialect, found in rough.items():
         if not found["served"]:
             lines.append(f"| {name} | {dialect} | not served | | | | | |")
             continue
         cells = [f"{found['answered']}/{found['requests']}", cell(found, "E"), cell(found, "C")]
-        cells += [cell(smooth[dialect], "C"), cell(found, "F"), cell(found, "S")]
+        cells += [cell(smooth[dialect], "C") if smooth else "not run", cell(found, "F"), cell(found, "S")]
         lines.append(f"| {name} | {dialect} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def cell(found: dict[str, Any], promise: str) -> str:
     one = found["promises"][promise]
+    if one["of"] and one.get("why"):
+        return f"none: {one['why']}"
     if not one["of"]:
         return "-"
-    extra = f" ({one['by_template']} t)" if one.get("by_template") else ""
-    return f"{one['held']}/{one['of']}{extra}"
+    extra = ", ".join(f"{one[key]} {key[3]}" for key in ("by_template", "by_harness") if one.get(key))
+    return f"{one['held']}/{one['of']}{f' ({extra})' if extra else ''}"
 
 
 if __name__ == "__main__":

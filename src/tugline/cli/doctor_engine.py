@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,9 +19,12 @@ from tugline.core.columns import Ids, count, ids
 from tugline.core.contracts import Engine, Generation
 from tugline.core.errors import EngineError, TuglineError
 from tugline.core.turn import Sampling
+from tugline.engines import shown_url
 from tugline.engines.remote.abilities import Abilities, Line, verdict
 from tugline.engines.remote.frame import Frame
 
+PATIENCE = 10.0
+"""Seconds for an engine that does not answer."""
 LONG = Sampling(temperature=1.0, max_tokens=512, seed=1)
 """Of the generation that is aborted."""
 
@@ -31,15 +35,18 @@ def judge_engine(spec: str, model: str | None, *, as_json: bool) -> NoReturn:
     if model is not None:
         flags["engine.model"] = model
     try:
-        settings = load(None, dict(os.environ), flags).settings
+        loaded = load(None, dict(os.environ), flags)
+        settings = loaded.settings
+        if "engine.patience" not in loaded.sources:  # who asks sits in front of it
+            settings = replace(settings, engine=replace(settings.engine, patience=PATIENCE))
         with tempfile.TemporaryDirectory(prefix="tugline-doctor-") as scratch:
             found, lines = asyncio.run(_judge(engine_for(settings, Path(scratch))))
     except TuglineError as err:
-        found, lines = None, [Line(False, spec, err.message)]
+        found, lines = None, [Line(False, shown_url(spec), err.message)]
     ok = all(line.ok is not False for line in lines)
     if as_json:
         facts = msgspec.to_builtins(found) if found is not None else None
-        output.emit({"ok": ok, "engine": spec, "abilities": facts, "checks": lines})
+        output.emit({"ok": ok, "engine": shown_url(spec), "abilities": facts, "checks": lines})
     else:
         console = output.console()
         for line in lines:

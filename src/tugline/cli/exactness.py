@@ -217,5 +217,6 @@ def _cell(score: Score) -> str:
     if not score.of:
         return score.why or "nothing to see"
     parts = [(score.by_template, "by the template"), (score.by_harness, "by the harness")]
+    parts.append((score.counted, "counted by itself"))
     told = ", ".join(f"{n} {what}" for n, what in parts if n)
     return f"{score.held}/{score.of}{f' ({told})' if told else ''}"

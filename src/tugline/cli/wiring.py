@@ -32,7 +32,7 @@ from tugline.core.task import ModelRoute, Task
 from tugline.core.trace import Trajectory
 from tugline.core.turn import CallRecord, Sampling, Turn
 from tugline.dialects import DIALECTS
-from tugline.engines import REMOTE, Far, make_engine
+from tugline.engines import REMOTE, Far, make_engine, read_spec
 from tugline.engines.journal import JournalIndex
 from tugline.engines.modeldir import Asked, read_model_dir
 from tugline.engines.remote.abilities import UNPROVEN, UNPROVEN_NOTE
@@ -194,6 +194,7 @@ def engine_for(settings: Settings, run_dir: Path) -> Engine:
 
 
 def _engine(one: EngineSettings, name: str, journal_dir: Path, seed: int | None) -> Engine:
+    read_spec(one.spec, f"engines.{name}.spec" if name else "engine.spec")
     return make_engine(
         one.spec,
         model=_model_dir(one, f"engines.{name}.model" if name else "engine.model"),

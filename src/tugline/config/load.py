@@ -17,7 +17,7 @@ from tugline.core.errors import ConfigError
 
 ENV_PREFIX = "TUGLINE_"
 ENV_ALIASES = {"TUGLINE_CACHE": "cache.dir"}
-ENV_FOREIGN = ("TUGLINE_TEST_", "TUGLINE_CAPTURES", "TUGLINE_WORKDIR")
+ENV_FOREIGN = ("TUGLINE_TEST_", "TUGLINE_CORPUS", "TUGLINE_CAPTURES", "TUGLINE_WORKDIR")
 """Not settings: our tests' switches and what sandboxes tell their commands."""
 ENV_SESSION = frozenset({"TUGLINE_SESSION", "TUGLINE_RUN"})
 """Not settings: which session `tugline gateway session end` means. Whole names: TUGLINE_RUN__N is a setting."""

@@ -10,9 +10,9 @@ from tugline.core.errors import ConfigError
 from tugline.core.paths import expanded
 from tugline.engines.api import LiveWeights, Scorer
 from tugline.engines.modeldir import Asked, read_model_dir
-from tugline.engines.remote.client import Remote, read_key, remote_url
+from tugline.engines.remote.client import Remote, read_key, remote_url, shown_url
 
-__all__ = ["REMOTE", "EngineOptions", "Far", "LiveWeights", "Scorer", "make_engine"]
+__all__ = ["REMOTE", "EngineOptions", "Far", "LiveWeights", "Scorer", "make_engine", "read_spec", "shown_url"]
 
 REMOTE = ("vllm", "sglang", "openai")
 """Engines behind a URL."""
@@ -49,9 +49,7 @@ def make_engine(spec: str, *, model: Path | str | None, journal_dir: Path, **opt
 
     Raises ConfigError for an unknown name, a broken model directory, an invalid script, a missing key.
     """
-    kind, _, argument = spec.partition(":")
-    if kind not in ("embedded", "scripted", *REMOTE):
-        raise ConfigError(f"{spec!r} is no engine; there are: {KINDS}", where="engine")
+    kind, argument = read_spec(spec)
     if model is None:
         raise ConfigError(f"{spec!r} needs a model {'name' if kind == 'openai' else 'directory'}", where="model")
     if kind in REMOTE:
@@ -71,10 +69,20 @@ def make_engine(spec: str, *, model: Path | str | None, journal_dir: Path, **opt
     return EmbeddedEngine(Path(model), journal_dir, **options)  # type: ignore[misc]  # `far` is gone
 
 
+def read_spec(spec: str, where: str = "engine") -> tuple[str, str]:
+    """(kind, what stands behind it). Raises ConfigError, which never repeats what may be a key."""
+    kind, _, argument = spec.partition(":")
+    if kind not in ("embedded", "scripted", *REMOTE):
+        raise ConfigError(f"{shown_url(spec)!r} is no engine; there are: {KINDS}", where=where)
+    if kind in REMOTE:
+        if not argument:
+            raise ConfigError(f"say where it listens: {kind}:http://HOST:PORT", where=where)
+        remote_url(argument, where)
+    return kind, argument
+
+
 def _remote(kind: str, url: str, model: Path | str, journal_dir: Path, options: EngineOptions) -> Engine:
     asked, far = options.get("asked") or Asked(), options.get("far") or Far()
-    if not url:
-        raise ConfigError(f"say where it listens: {kind}:http://HOST:PORT", where="engine")
     remote = Remote(
         url=remote_url(url),
         key=read_key(far.get("key_file"), far.get("key_env"), asked.section),

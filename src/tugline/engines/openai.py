@@ -7,6 +7,7 @@ prompt and sample (as vLLM's do), else L0, which never trains.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from collections import OrderedDict
 from dataclasses import replace
@@ -26,7 +27,7 @@ from tugline.engines.remote.abilities import Abilities
 from tugline.engines.remote.client import Answer, Remote, refused
 from tugline.engines.remote.frame import LOOK, Frame, Work
 from tugline.engines.remote.reply import Taken
-from tugline.engines.spending import FILE, Prices, Spent, UsageLine
+from tugline.engines.spending import FILE, Prices, Spent, UsageLine, append_line
 
 CONTEXT = 128_000
 """Tokens of a window that nobody has told."""
@@ -37,6 +38,8 @@ PROBE = Conversation(
 )
 REMEMBERED = 4096
 """Names of replies that are known, to find one that comes twice."""
+NAME = 200
+"""Characters of a reply's name that count."""
 REFUSALS = 8
 """Fields that a model may refuse, one after the other."""
 
@@ -64,12 +67,12 @@ class OpenAiEngine(Frame):
         self._without: set[str] = set()
         self._more: dict[str, object] = {}
         self._seen: OrderedDict[str, bytes] = OrderedDict()
+        """Digests of ids by the name of the reply that brought them."""
 
     async def greet(self) -> Abilities:
         """One token is asked for, with ids; where that is refused, without."""
         self._more = dict(wire.IDS)
-        body, _ = wire.chat_body(PROBE, self._info.model, self._limit, self._without, self._more)
-        answer = await self.http.post("/chat/completions", body)
+        answer, _ = await self._exchange(PROBE)
         if answer.status in wire.REFUSED:
             self._more = {}
             answer, _ = await self._exchange(PROBE)
@@ -124,6 +127,7 @@ class OpenAiEngine(Frame):
             if answer.status != 200:
                 raise refused(answer)
             reply = await self._read(request, answer.body)
+            reply = replace(reply, taken=self._as_asked(reply.taken, left_out))
             answered.append((reply, answer.body))
             drift.extend(left_out)
             return reply.taken, ((0, 0),) if reply.taken.ids else ()
@@ -150,33 +154,46 @@ class OpenAiEngine(Frame):
             raise
         return replace(reply, taken=self._once(reply))
 
+    def _as_asked(self, taken: Taken, left_out: tuple[str, ...]) -> Taken:
+        """What was drawn otherwise than the turn's sampling says is no training data."""
+        other = taken.ids and taken.fault is None and any(f"not_sent_{name}" in left_out for name in wire.SHAPING)
+        return replace(taken, fault="sampling_not_sent") if other else taken
+
     def _once(self, reply: wire.Answered) -> Taken:
         """The sample of a reply; marked when a reply of this name has brought the same ids before. Some servers give
         few names, so that the name alone says nothing."""
         taken, name = reply.taken, reply.reply_id
         if not taken.ids or not name:
             return taken
+        digest, name = hashlib.sha256(taken.ids).digest(), name[:NAME]
         known = self._seen.get(name)
-        self._seen[name] = taken.ids
+        self._seen[name] = digest
         self._seen.move_to_end(name)
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
-        twice = known == taken.ids and taken.fault is None
+        twice = known == digest and taken.fault is None
         return replace(taken, fault="duplicated_reply") if twice else taken
 
     async def _exchange(self, request: Conversation) -> tuple[Answer, tuple[str, ...]]:
-        """The answer, and what was not sent. A field that this model refuses is left out from then on, counted."""
+        """The answer, and what was not sent. A field that this model refuses is left out from then on, counted, once an
+        answer without it has proven that it was the field: errors repeat what agents say."""
+        limit, without = self._limit, set(self._without)
+        refused_here: list[str] = []
         for _ in range(REFUSALS):
-            body, drift = wire.chat_body(request, self._info.model, self._limit, self._without, self._more)
+            body, drift = wire.chat_body(request, self._info.model, limit, without, self._more)
             answer = await self.http.post("/chat/completions", body)
             name = wire.refused_field(answer.body) if answer.status in wire.REFUSED else None
-            if name is None or name not in msgspec.json.decode(body):  # another call may have learned it meanwhile
+            if name is None or name not in msgspec.json.decode(body):
                 break
+            refused_here.append(name)
             if name == "max_tokens":
-                self._limit = "max_completion_tokens"
+                limit = "max_completion_tokens"
             else:
-                self._without.add(name)
-            self.faults[f"refused_{name}"] += 1
+                without.add(name)
+        if answer.status == 200 and refused_here:
+            self._limit = limit
+            self._without |= without
+            self.faults.update(f"refused_{name}" for name in refused_here)
         return answer, drift
 
     async def _billed(self, session_id: str, body: bytes, engine_ref: str, fault: str | None) -> None:
@@ -197,10 +214,12 @@ class OpenAiEngine(Frame):
             cost=self._prices.of(usage),
             fault=fault,
         )
-        with self._bills, boundary(EngineError, "write what a call cost"):
-            with (self._journal_dir / FILE).open("ab") as file:
-                file.write(msgspec.json.encode(line) + b"\n")
-            self.spent.add(line)
+        try:
+            with self._bills, boundary(EngineError, "write what a call cost"):
+                self.spent.add(line)
+                append_line(self._journal_dir / FILE, line)
+        except EngineError as err:  # to ask again would cost again
+            raise EngineError(err.message, retryable=False, fault="no_record") from err
 
     def readings(self) -> tuple[Reading, ...]:
         """See Observed."""

@@ -19,6 +19,10 @@ from tugline.engines.remote.reply import Taken, count_fault, decode_json, finish
 Limit = Literal["max_tokens", "max_completion_tokens"]
 DROPPABLE = frozenset({"temperature", "top_p", "seed", "stop", "parallel_tool_calls", "top_k", "logprobs"})
 """Fields that some models refuse, without which they answer."""
+SHAPING = ("temperature", "top_p", "top_k")
+"""Those of them that say which distribution is sampled from."""
+MOST = 1 << 40
+"""Tokens that one reply may claim."""
 IDS: dict[str, object] = {"return_token_ids": True, "logprobs": True}
 """What is asked for besides where replies carry ids."""
 REFUSED = (400, 422)
@@ -269,14 +273,18 @@ def decode_chat(body: bytes) -> Answered:
 
 
 def _usage(said: UsageSaid) -> Usage:
-    """Never below 0: costs are added up of it."""
+    """Never below 0, nor more than can be written down: costs are added up of it."""
     prompt, completion = said.prompt_tokens_details, said.completion_tokens_details
     return Usage(
-        max(0, said.prompt_tokens),
-        max(0, said.completion_tokens or 0),
-        max(0, (prompt.cached_tokens or 0) if prompt else 0),
-        max(0, (completion.reasoning_tokens or 0) if completion else 0),
+        _bounded(said.prompt_tokens),
+        _bounded(said.completion_tokens),
+        _bounded(prompt.cached_tokens if prompt else 0),
+        _bounded(completion.reasoning_tokens if completion else 0),
     )
+
+
+def _bounded(tokens: int | None) -> int:
+    return min(max(0, tokens or 0), MOST)
 
 
 def _taken(reply: Completed, choice: Choice, finish: Finish, usage: UsageSaid) -> Taken:

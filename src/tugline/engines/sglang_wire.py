@@ -5,6 +5,7 @@ Never compared with a running server: this needs a GPU. What SGLang leaves open 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
@@ -185,17 +186,26 @@ class Streamed:
         self._last: Generated | None = None
         self._prompt: list[int] | None = None
         self._whole = True
-        """How the last event told it, whose count was one of the two that can be."""
+        """How the last event told it."""
+        self._proven = self._doubtful = False
+        """Whether an event can only tell what is new, and whether one was read so that might tell all."""
 
     def take(self, event: Generated) -> Ids:
         """What an event adds. Raises EngineError for one that takes back what was told."""
         said, meta = event.output_ids or [], event.meta_info
         known, total = len(self.ids), meta.completion_tokens
+        begins_so = said[:known] == self.ids
         if total in (len(said), known + len(said)):
             self._whole = len(said) == total
+        else:  # its count is wrong; an abort's is that of before
+            self._whole = self._whole and begins_so
         whole = self._whole
+        if known and not whole:
+            self._proven = self._proven or not begins_so
+            self._doubtful = self._doubtful or begins_so
         # an abort repeats the last id in a stream of what is new
-        again = known if whole else max(0, known + len(said) - (total or known + len(said)))
+        aborted = meta.finish_reason is not None and meta.finish_reason.type == "abort" and total == known
+        again = known if whole else int(aborted and bool(said))
         if said[:again] != self.ids[known - again :]:
             raise EngineError("the engine's stream takes back what it told", fault="stream_error")
         fresh = said[again:]
@@ -215,7 +225,10 @@ class Streamed:
         if last is None:
             raise EngineError("the engine's stream has no end", fault="truncated")
         meta = replace(last.meta_info, output_token_logprobs=self._logprobs)
-        return taken_of(Generated(self.ids, self._prompt, meta), asked)
+        taken = taken_of(Generated(self.ids, self._prompt, meta), asked)
+        if self._doubtful and not self._proven and taken.fault is None:
+            return dataclasses.replace(taken, fault="usage_mismatch")
+        return taken
 
 
 def taken_of(reply: Generated, asked: int) -> Taken:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +98,18 @@ def prices_of(said: tuple[str, ...], where: str) -> Prices:
     if len(numbers) not in (2, 3) or not all(math.isfinite(n) and n >= 0 for n in numbers):
         raise ConfigError(f"{', '.join(said)}: two or three prices are expected", where=f"{where}.prices")
     return Prices(numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else numbers[0])
+
+
+def append_line(path: Path, line: UsageLine) -> None:
+    """Write a line, whole or not at all, behind whatever a crash left of another. Raises OSError."""
+    with path.open("a+b", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        if end:
+            file.seek(end - 1)
+        text = (b"" if not end or file.read(1) == b"\n" else b"\n") + msgspec.json.encode(line) + b"\n"
+        if file.write(text) != len(text):
+            file.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def spent_in(run_dir: Path) -> dict[str, Spent]:

@@ -38,6 +38,8 @@ def command(launch: VllmLaunch) -> tuple[list[str], dict[str, str]]:
     env = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if launch.updates:
         env["VLLM_SERVER_DEV_MODE"] = "1"
+    if launch.experts:
+        env["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # vLLM 0.32 says routes with this runner only
     return argv, env
 
 

@@ -4,7 +4,9 @@ import pytest
 
 from tugline.core.columns import floats_array
 from tugline.core.errors import ConfigError, EngineError
+from tugline.engines.openai_wire import Completed
 from tugline.engines.remote import client, promtext, reply
+from tugline.engines.remote.refusal import Answer, retry_after
 from tugline.engines.vllm_wire import Generated
 
 
@@ -123,3 +125,35 @@ def test_metrics_are_summed_over_their_labels() -> None:
 def test_metrics_that_cannot_be_read(text: str) -> None:
     with pytest.raises(EngineError):
         promtext.totals(text, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        (429, {"retry-after": "Thu, 01 Jan 1970 00:02:00 GMT"}, 20.0),
+        (503, {"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0),
+        (429, {"retry-after": "nan"}, None),
+        (429, {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}, 360.0),
+        (429, {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20ms"}, 0.02),
+        (429, {"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "20ms"}, None),
+        (429, {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "soon"}, None),
+        (500, {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s"}, None),
+        (429, {"retry-after": "2", "x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "9s"}, 2.0),
+    ],
+)
+def test_how_an_api_says_when(status: int, headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(Answer(status, b"", headers), now=100.0) == pytest.approx(seconds)
+
+
+def test_texts_beside_a_number_that_is_none_stay_as_they_are() -> None:
+    said = b'{"finish_reason": "a \\" NaN ,", "logprobs": {"content": [{"logprob": NaN}]}}'
+    body = b'{"id": "say NaN, or -Infinity", "choices": [' + said + b"]}"
+    made = reply.decode_json(body, Completed)
+    assert isinstance(made, Completed) and made.id == "say NaN, or -Infinity"
+    assert made.choices[0].finish_reason == 'a " NaN ,' and made.choices[0].logprobs is not None
+
+
+def test_replies_that_nest_without_end_are_unreadable() -> None:
+    with pytest.raises(EngineError) as caught:
+        reply.decode_json(b'{"x": ' + b"[" * 200_000, Completed)
+    assert caught.value.fault == "unreadable"

@@ -118,5 +118,7 @@ def test_the_launch_command_has_what_the_driver_needs() -> None:
     assert {"--enable-scale-out", "--logprobs-mode", "--enable-prompt-tokens-details"} <= set(argv)
     assert env["VLLM_SERVER_DEV_MODE"] == "1"
     assert "VLLM_SERVER_DEV_MODE" not in command(VllmLaunch("m", updates=False))[1]
+    argv, env = command(VllmLaunch("m", experts=True))
+    assert "--enable-return-routed-experts" in argv and env["VLLM_USE_V2_MODEL_RUNNER"] == "1"
     assert exposed(VllmLaunch("m", host="0.0.0.0")) and not exposed(VllmLaunch("m"))
     assert not exposed(VllmLaunch("m", host="0.0.0.0", updates=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,14 +11,16 @@ import aiohttp
 
 from tugline.core.errors import EngineError
 from tugline.engines.remote.refusal import PEEK, Answer, refusal_text, refused, retry_after
-from tugline.engines.remote.where import Remote, read_key, remote_url
+from tugline.engines.remote.where import Remote, read_key, remote_url, shown_url
 
-__all__ = ["Answer", "Http", "Remote", "read_key", "refusal_text", "refused", "remote_url", "retry_after"]
+__all__ = ["Answer", "Http", "Remote", "read_key", "refusal_text", "refused", "remote_url", "retry_after", "shown_url"]
 
 BODY_LIMIT = 256 << 20
 """Bytes of one reply, or of one event of a stream. A window of a million tokens echoed is 8 MB."""
 LOOK_LIMIT = 16 << 20
 """Bytes of what a question is answered: models, metrics."""
+PIECE = 1 << 20
+"""Bytes that are unpacked at once."""
 ERROR_LIMIT = 1 << 16
 """Bytes that are read of an error."""
 _ZIPPED = ("gzip", "deflate")
@@ -89,9 +92,10 @@ class Http:
                 return await self._answer(response, ERROR_LIMIT if response.status != 200 else limit)
 
     async def _answer(self, response: aiohttp.ClientResponse, limit: int) -> Answer:
-        """Read an answer. An error's body may be cut, and may not repeat the key."""
+        """Read an answer. It may not repeat the key; an error's body may be cut."""
         if response.status == 200:
-            return Answer(200, await _read(response, limit), _lower(response.headers))
+            whole = await _read(response, limit)
+            return Answer(200, self._remote.without_key(whole), _lower(response.headers))
         body = b"" if _encoding(response) not in _NONE else await _peeked(response, limit)
         return Answer(response.status, self._remote.without_key(body), _lower(response.headers))
 
@@ -154,6 +158,14 @@ async def _peeked(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return bytes(found[:limit])
 
 
+def _unpacked(unpack: zlib._Decompress, chunk: bytes) -> tuple[bytes, bytes]:
+    """(the next piece, what is left to unpack). Raises EngineError."""
+    try:
+        return unpack.decompress(chunk, PIECE), unpack.unconsumed_tail
+    except zlib.error as err:
+        raise EngineError("the engine's reply cannot be unpacked", fault="unreadable") from err
+
+
 async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """A whole body, unpacked. Raises EngineError when it is larger than `limit` bytes."""
     encoding = _encoding(response)
@@ -165,16 +177,14 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
     parts: list[bytes] = []
     left = limit
     async for chunk in response.content.iter_any():
-        part = chunk
-        if unpack is not None:
-            try:
-                part = unpack.decompress(chunk, left + 1)
-            except zlib.error as err:
-                raise EngineError("the engine's reply cannot be unpacked", fault="unreadable") from err
-        left -= len(part)
-        if left < 0:
-            raise _too_large(limit)
-        parts.append(part)
+        while chunk:
+            part, chunk = (chunk, b"") if unpack is None else _unpacked(unpack, chunk)
+            left -= len(part)
+            if left < 0:
+                raise _too_large(limit)
+            parts.append(part)
+            if chunk:
+                await asyncio.sleep(0)  # a little may unpack to very much
     if unpack is not None and not unpack.eof:
         raise EngineError("the engine's packed reply has no end", fault="truncated")
     return b"".join(parts)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tugline.core.columns import count, ids_array
+from tugline.core.columns import Ids, count, ids_array
 from tugline.core.contracts import Generation, Piece, Sample
 from tugline.core.errors import EngineError
 from tugline.engines.remote.frame import LOOK, SPELLING, UPDATE, Frame, Work, kind_of
@@ -16,7 +16,23 @@ from tugline.engines.remote.refusal import PEEK
 from tugline.engines.remote.reply import Taken
 from tugline.engines.streaming import Say, pieces_of
 
-__all__ = ["LOOK", "SPELLING", "UPDATE", "RemoteEngine", "kind_of"]
+__all__ = ["LOOK", "SPELLING", "UPDATE", "RemoteEngine", "Room", "kind_of"]
+
+SPARE = 4096
+"""Events of a stream beyond one per token of the window."""
+
+
+class Room:
+    """How much a stream may still tell: no engine samples more than its window holds. Tokens, or events without any."""
+
+    def __init__(self, context: int) -> None:
+        self._left = context + SPARE
+
+    def took(self, fresh: Ids) -> None:
+        """One more event. Raises EngineError for a stream without end."""
+        self._left -= max(1, count(fresh))
+        if self._left < 0:
+            raise EngineError("the engine's stream is longer than its window", retryable=False, fault="too_large")
 
 
 class RemoteEngine(Frame):

@@ -22,7 +22,15 @@ UNKNOWN = -9998.0
 FINISHES: dict[str, Finish] = {"stop": "stop", "length": "length", "abort": "abort"}
 _WORD = re.compile(r"[^A-Za-z0-9]+")
 _NUMBERED = re.compile(r"(?:.*\D)?(\d{1,9})")
-_NOT_JSON = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)|-?\b(?:NaN|Infinity)\b')
+_NOT_JSON = re.compile(
+    rb'((?:[^"\-NI]++|"(?:[^"\\]++|\\.)*+(?:"|\Z)|(?!-?(?:NaN|Infinity)\b)[\-NI])*+)-?(?:NaN|Infinity)\b', re.DOTALL
+)
+"""What stands before the next bare word that is no JSON, and the word. Nothing is tried twice: replies may be broken
+anywhere, and large."""
+MENDED = 16 << 20
+"""Bytes of the largest reply in which bare words are looked for: some 60,000 sampled tokens."""
+KNOWN_ENDS = frozenset({"none", "error", "repetition", "content_filter", "tool_calls", "function_call", "eos"})
+"""Ends by which faults are counted beside `other`: an engine could name a new one with every reply."""
 
 Label = tuple[str, int]
 """(the engine's name of the weights, index of the first token that they sampled)."""
@@ -54,10 +62,20 @@ def decode_json(body: bytes, kind: type[msgspec.Struct]) -> msgspec.Struct:
         except msgspec.DecodeError as err:
             if isinstance(err, msgspec.ValidationError):
                 raise
-            mended = _NOT_JSON.sub(lambda m: m[0] if m[0].startswith(b'"') else b"null", body)  # texts stay as they are
-            return msgspec.json.decode(mended, type=kind)
+            return msgspec.json.decode(_mended(body), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as err:
         raise EngineError(f"the engine's reply cannot be read: {err}", fault="unreadable") from err
+
+
+def _mended(body: bytes) -> bytes:
+    """Bare words that are no JSON as null; texts stay as they are. Only in what can be gone through in a moment."""
+    if len(body) > MENDED or not (b"NaN" in body or b"Infinity" in body):
+        return body
+    parts, at = [], 0
+    while (found := _NOT_JSON.match(body, at)) is not None:
+        parts += [found[1], b"null"]
+        at = found.end()
+    return b"".join([*parts, body[at:]])
 
 
 def ids_of(values: Sequence[int]) -> Ids:
@@ -82,8 +100,9 @@ def finish_of(raw: str | None) -> Finish:
 
 
 def finish_fault(raw: str | None) -> str:
-    """The fault of an end that means nothing here. Metrics count by it, so it is made of few letters."""
-    return f"finish_{_WORD.sub('_', raw or 'none').lower()}"[:40]
+    """The fault of an end that means nothing here. Metrics count by it, so there are few."""
+    word = _WORD.sub("_", (raw or "none")[:40]).lower()
+    return f"finish_{word if word in KNOWN_ENDS else 'other'}"
 
 
 def known_floats(values: Sequence[float | None]) -> Floats:

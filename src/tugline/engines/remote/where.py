@@ -35,11 +35,16 @@ class Remote:
         return text.replace(self.key.encode(), b"[key]") if self.key else text
 
 
+def shown_url(text: str) -> str:
+    """An address as it may be repeated: without what may be a key."""
+    return re.sub(r"//[^/]*@", "//[key]@", text).partition("?")[0].partition("#")[0]
+
+
 def remote_url(text: str, where: str = "engine") -> str:
     """A base URL as people write it. Raises ConfigError, which never repeats what may be a key."""
     if any(not c.isprintable() or c.isspace() for c in text):
         raise ConfigError("the URL holds spaces or control characters", where=where)
-    shown = re.sub(r"//[^/]*@", "//[key]@", text).partition("?")[0].partition("#")[0]
+    shown = shown_url(text)
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port

@@ -16,15 +16,17 @@ from typing import Any
 import msgspec
 
 from tugline.core.columns import common_prefix, count, take
-from tugline.core.items import Assistant, ToolResult, UserText
+from tugline.core.items import Assistant, ToolResult
 from tugline.testing.exactness.agent import Moment
 from tugline.testing.exactness.fake import FakeEngine, Made
-from tugline.testing.exactness.prompts import Format, format_problem, out_of_place
+from tugline.testing.exactness.prompts import Format, escaped, format_problem, out_of_place, tokens_of
 from tugline.testing.exactness.records import EMPTY, Kept, call_problem, of_reply, untrue
 from tugline.testing.exactness.talk import Ask, Echo, Entry
 
 PROMISES = ("E", "C", "F", "S")
 NOTHING_LOST: Mapping[str, str] = MappingProxyType({})
+COUNTED: Mapping[str, tuple[str, ...]] = MappingProxyType({"F": ("format_differs",), "S": ("tools_unseen",)})
+"""Deviations by the names under which records of ours count them, by the promise that they are an exception of."""
 BY_TEMPLATE = "the template drops the reasoning of the turn before"
 BY_HARNESS = "the harness left out the reasoning of a turn before"
 
@@ -57,6 +59,8 @@ class Score:
     it there keeps F and gives up C."""
     by_harness: int = 0
     """C only: where the harness did not send reasoning back that it had been given: who honours that gives up C."""
+    counted: int = 0
+    """F and S: of those that did not hold, where the gateway's own record names the deviation. That is no fault."""
     none: str = ""
     """E only: the gateway keeps nothing to compare, and why. Not a wrong record, none."""
 
@@ -71,6 +75,8 @@ class Verdict:
     answered: int = 0
     scores: dict[str, Score] = field(default_factory=lambda: {p: Score() for p in PROMISES})
     findings: list[Finding] = field(default_factory=list)
+    counted: list[Finding] = field(default_factory=list)
+    """Deviations that the gateway itself counts."""
     failures: list[Finding] = field(default_factory=list)
     """Requests without a usable reply; their promise is "-"."""
 
@@ -147,8 +153,17 @@ class Judge:
             score.held += not problem
             score.by_template += problem.startswith(BY_TEMPLATE)
             score.by_harness += problem.startswith(BY_HARNESS)
-            if problem:
+            told = self._told(promise, moment) if problem else ""
+            score.counted += bool(told)
+            if told:
+                out.counted.append(_finding(promise, moment, f"counted as {told}: {problem}"))
+            elif problem:
                 out.findings.append(_finding(promise, moment, problem))
+
+    def _told(self, promise: str, moment: Moment) -> str:
+        """The name under which the session's own record counts such a deviation, or ""."""
+        kept = self._records.get(moment.session) or ()
+        return next((word for word in COUNTED.get(promise, ()) if any(word in k.counted for k in kept)), "")
 
     # --------------------------------------------------------------------------------------------------------- E
 
@@ -243,17 +258,16 @@ class Judge:
         return "" if shows_less else problem
 
     def _forged(self, moment: Moment, made: Made) -> str:
-        """Control tokens beyond those of the same conversation with harmless words."""
-        plain = tuple(
-            replace(e, text="harmless") if isinstance(e, ToolResult | UserText) and "<" in e.text else e
-            for e in moment.ask.talk
-        )
-        wanted = self._format.expected(replace(moment.ask, talk=plain))
-        most = max((self._format.controls(want) for want in wanted), default=None)
-        have = self._format.controls(made.prompt)
-        if most is None or have <= most:
-            return ""
-        return f"words of a tool's result became {have - most} control tokens"
+        """Control tokens where the words of a tool's result stand."""
+        text = self._engine.decode(made.prompt)
+        for result in (e for e in moment.ask.talk if isinstance(e, ToolResult)):
+            words = result.text.strip()
+            found = next((w for w in (words, escaped(words)) if w in text), "")
+            start = text.find(found)
+            forged = self._format.controls(tokens_of(self._engine, made.prompt, start, start + len(found)))
+            if found and forged:
+                return f"words of a tool's result became {forged} control tokens"
+        return ""
 
 
 def _unread(text: str, ask: Ask) -> str:

@@ -196,7 +196,7 @@ def out_of_place(text: str, talk: Sequence[Entry]) -> str:
         ends: list[int] = []
         for word in filter(None, words):
             begin = at if word in group else max([at, *ends])
-            found = max(text.find(word, begin), text.find(_escaped(word), begin))
+            found = max(text.find(word, begin), text.find(escaped(word), begin))
             if found < 0:
                 return f"the model does not read {word[:80]!r}" + (" in its place" if word in text else "")
             ends.append(found + len(word))
@@ -205,9 +205,15 @@ def out_of_place(text: str, talk: Sequence[Entry]) -> str:
     return ""
 
 
-def _escaped(word: str) -> str:
+def escaped(word: str) -> str:
     """As it stands inside JSON: an API whose results are objects has them so."""
     return json.dumps(word, ensure_ascii=False)[1:-1]
+
+
+def tokens_of(engine: FakeEngine, column: Ids, start: int, end: int) -> Ids:
+    """The ids whose text lies between two places of the column's text, in characters."""
+    ends = [len(engine.decode(take(column, 0, n))) for n in range(count(column) + 1)]
+    return ids(t for n, t in enumerate(ids_list(column)) if ends[n] < end and ends[n + 1] > start)
 
 
 def _first_text(given: str, wanted: str) -> str:

@@ -15,8 +15,9 @@ from tugline.testing.exactness.talk import ReplyIds
 CLOSE = 1e-4
 """Nats by which a log-probability may differ from what the engine said: records may round."""
 NOTHING, NO_IDS_KEPT = "nothing is recorded", "the record has no ids"
-EMPTY = (NOTHING, NO_IDS_KEPT)
-"""Problems of who keeps nothing to compare."""
+NO_LOGPROBS = "its ids are recorded without log-probabilities"
+EMPTY = (NOTHING, NO_IDS_KEPT, NO_LOGPROBS)
+"""Problems of who keeps nothing, or too little, by design; what is kept is right."""
 _PROMPT = ("prompt_token_ids", "prompt_ids", "input_ids")
 _SAMPLED = ("completion_token_ids", "completion_ids", "response_ids", "response_token_ids", "output_ids", "token_ids")
 _LOGPROBS = ("completion_logprobs", "response_logprobs", "output_logprobs", "logprobs")
@@ -32,6 +33,8 @@ class Kept:
     mask: bytes
     logprobs: Floats | None
     row: bool
+    counted: frozenset[str] = frozenset()
+    """Names of the deviations that the record itself tells of."""
 
 
 def of_call(prompt: Ids, sampled: Ids, logprobs: Floats | None) -> Kept:
@@ -48,7 +51,7 @@ def of_reply(told: ReplyIds) -> Kept:
 
 def of_trace(trace: Trace) -> Kept:
     """A row of ours."""
-    return Kept(trace.token_ids, trace.loss_mask, trace.logprobs, row=True)
+    return Kept(trace.token_ids, trace.loss_mask, trace.logprobs, True, frozenset(trace.drift))
 
 
 def harvest(value: object) -> Iterator[Kept]:
@@ -124,7 +127,7 @@ def call_problem(made: Made, kept: Sequence[Kept]) -> str:
         return f"its ids train in {len(marked)} rows"
     one = marked[0]
     if one.logprobs is None:
-        return "its ids are recorded without log-probabilities"
+        return NO_LOGPROBS
     ours = floats_array(made.logprobs)
     theirs = floats_array(one.logprobs)[start : start + len(ours)]
     trained = [n for n in range(len(theirs)) if one.mask[start + n]]

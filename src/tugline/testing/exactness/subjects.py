@@ -81,7 +81,8 @@ class AnyGateway:
         return name
 
     async def _json(self, method: str, url: str, name: str = "") -> Any:
-        headers = {"authorization": f"Bearer {self.key.replace('{session}', name)}"}
+        key = self.key.replace("{session}", name)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
         got = await ask(self.http, method, url, headers=headers, seconds=self.patience)
         if not 200 <= got.status < 300:
             raise RunError(refusal(method, url, got))

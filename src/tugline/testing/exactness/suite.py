@@ -98,6 +98,8 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         promises[promise] = {"kept": kept, "held": score.held, "of": score.of, "first": first, "scenes": scenes}
         if promise == "C":
             promises[promise] |= {"by_template": score.by_template, "by_harness": score.by_harness}
+        if score.counted:
+            promises[promise]["counted"] = score.counted
         if score.none or not score.of:
             promises[promise]["why"] = score.none or score.why
     return {
@@ -107,6 +109,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "answered": verdict.answered,
         "promises": promises,
         "findings": [shown(f) | {"promise": f.promise} for f in verdict.findings],
+        "counted": [shown(f) | {"promise": f.promise} for f in verdict.counted],
         "failures": [shown(f) for f in verdict.failures],
     }
 
