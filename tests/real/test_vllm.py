@@ -260,6 +260,7 @@ async def test_pi_works_over_it(url: str, model: Path, tmp_path: Path) -> None:
     result = await asyncio.to_thread(tugline_json, *args, "--model", str(model), timeout=900)
     verify, report = result["verify"], result["report"]
     print(json.dumps(report), json.dumps(verify), json.dumps(result["rescored"]))
-    assert verify["calls"]["exact"] == verify["calls"]["total"] >= 8
+    assert report["attempts"] == report["sessions"]["completed"] == 6
+    assert verify["calls"]["exact"] == verify["calls"]["total"] >= 6, "how many turns a session has, the policy draws"
     assert verify["traces"]["continuous"] == verify["traces"]["exact"] == verify["traces"]["total"]
     assert result["rescored"]["max_abs_diff"] < NOISE

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
@@ -79,7 +80,7 @@ class Hang(Exception):
     """No answer at all."""
 
 
-class EngineServer:
+class EngineServer(ABC):
     """The frame: sockets, bodies, faults, the inner engine. Each API fills in `route`."""
 
     def __init__(self, inner: Engine, **behaviour: Any) -> None:
@@ -119,9 +120,9 @@ class EngineServer:
         if listener is not None:
             await listener.close()
 
+    @abstractmethod
     async def route(self, method: str, path: str, query: str, body: bytes) -> tuple[Any, Fault | None]:
         """(JSON value, str for text, or a list of events; a fault of how it is sent). Raises Refused, Hang."""
-        raise NotImplementedError
 
     async def _app(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
