@@ -27,6 +27,7 @@ async def boxes(request, tmp_path, cache):
     provider = find("container", tmp_path / "state", "t", options=SandboxOptions(runtime=request.param, cache=cache))
     if missing := await provider.check():
         assert request.param not in EXPECTED, missing[0]
+        await provider.close()
         pytest.skip(missing[0])
     box = await provider.start(ENVIRONMENT, "first", Limits(disk=8 << 20))
     assert box._ahead is None
