@@ -57,7 +57,7 @@ def check(
     tasks: Annotated[list[str], typer.Argument(help="Task directories, rows or shipped names.")],
     n: Annotated[int, typer.Option("-n", "--repeat", min=1, help="Trials of each kind per task.")] = 3,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Trials at once.")] = 2,
-    sandbox: Annotated[str | None, typer.Option(help="auto, bubblewrap or local.")] = None,
+    sandbox: Annotated[str | None, typer.Option(help="auto, bubblewrap, container, apptainer or local.")] = None,
     keep: Annotated[Path | None, typer.Option("--keep", help="Keep the trials' logs in this directory.")] = None,
     static: Annotated[bool, typer.Option("--static", help="Only read the tasks.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout, no progress.")] = False,
