@@ -25,6 +25,7 @@ soak: $(PY)
 	TUGLINE_TEST_DISCONNECTS=67 $(PY) -m pytest -q -s tests/service/test_disconnects.py --timeout 7200
 	for api in chat anthropic responses gemini; do $(PY) -m tugline.testing.fuzz --dialect $$api --bodies 20000 || exit 1; done
 	TUGLINE_TEST_SEEDS=10 $(PY) -m pytest -q tests/service/test_long.py --timeout 3600
+	$(PY) -m pytest -q -n 2 tests/redteam
 	$(PY) -m tugline.testing.corpus fetch .cache/corpus
 	TUGLINE_TEST_SEEDS=3 $(PY) -m pytest -q -m corpus --timeout 7200
 	$(PY) -m tugline.testing.forgery .cache/corpus --strings 10000

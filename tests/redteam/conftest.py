@@ -16,6 +16,22 @@ RUNTIMES = ("bubblewrap", "podman", "docker")
 EXPECTED = os.environ.get("TUGLINE_TEST_SANDBOXES", "").split()
 """Those that have to work on this machine; the others are skipped where they do not."""
 PYTHON = "/usr/bin/python3"
+ONCE = ("test_pytest_matrix.py", "test_swe.py")
+"""What judged work does to the process that it shares with its tests is the same in every sandbox: it is played in
+bubblewrap each time, in containers a sample of it, and all of it by `make soak`."""
+SAMPLE = ("overwrite-tests", "conftest-hook", "forged-lines", "swap-by-subprocess", "speak-once", "kill-the-judge",
+          "write-to-the-judge", "leave-a-process", "hang", "honest")  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name in ONCE and item.path.parent == Path(__file__).parent and hasattr(item, "callspec"):
+            values = item.callspec.params
+            what = values.get("attack", values.get("name"))
+            in_container = values.get("provider") in ("podman", "docker")
+            if in_container and what is not None and getattr(what, "name", what) not in SAMPLE:
+                item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(scope="session")
