@@ -13,12 +13,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from contract.leftover_kit import CLIENTS, MONITORS, Seen, owners
 from tugline.sandboxes import SandboxOptions, instance
 from tugline.sandboxes import provider as find
 from tugline.sandboxes.runtimes import find as find_runtime
@@ -33,6 +32,8 @@ NAMES = {
     "podman": ("container", "podman"),
     "docker": ("container", "docker"),
 }
+VICTIMS = ((), (), ("warden",), ("clients",), ("warden", "clients"), ("warden", "clients", "monitors"))
+"""What is killed with the service: monitors = conmon and the runtime, of which docker's belong to its daemon."""
 SERVICE = """
 import asyncio, sys
 from pathlib import Path
@@ -59,52 +60,18 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@dataclass
-class Seen:
-    """What belongs to the services of a test: others may use the same machine."""
-
-    labels: set[str] = field(default_factory=set)
-    stages: set[str] = field(default_factory=set)
-    groups: set[str] = field(default_factory=set)
-
-    def look(self, state, pids):
-        for path, owner in owners(state):
-            self.labels.add(path.parent.name)
-            self.stages.add(owner.stage)
-            self.groups.update(owner.cgroups)
-        for pid in pids:
-            with contextlib.suppress(OSError):
-                for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-                    _, names, group = line.split(":", 2)
-                    if "libpod-" in group or "docker" in group or "tugline-" in group:
-                        self.groups.add(f"/sys/fs/cgroup/{names or 'unified'}{group}")
-
-    def left(self, runtime):
-        """What of it is still there."""
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-        found = {
-            "mounts": [line for line in mounts if any(f"{s}/" in line or f"{s} " in line for s in self.stages if s)],
-            "groups": [g for g in self.groups if os.path.exists(g)],
-            "stages": [s for s in self.stages if s and os.path.exists(s)],
-        }
-        for what in (("ps", "-a"), ("images",)) if runtime is not None else ():
-            for label in self.labels:
-                args = [*runtime.argv, *what, "-q", "--filter", f"label=tugline={label}"]
-                done = subprocess.run(args, env=dict(runtime.env), capture_output=True, text=True)
-                found.setdefault(what[0], []).extend(done.stdout.split())
-        return {what: things for what, things in found.items() if things}
-
-
-def owners(state):
-    for path in state.glob("box_*/owner.json"):
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            yield path, msgspec.json.decode(path.read_bytes(), type=instance.Owner)
-
-
 async def gone(pids, seconds=60.0):
     async with asyncio.timeout(seconds):
         while any(instance.alive(pid, started) for pid, started in pids):
             await asyncio.sleep(0.02)
+
+
+async def making(seen, state, seconds=3.0):
+    """Until a client of the engine is about to make a container, if one does so soon."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not await asyncio.to_thread(seen.making, state):
+                await asyncio.sleep(0.01)
 
 
 async def cycle(rng, kind, place, mark, seen):
@@ -117,17 +84,26 @@ async def cycle(rng, kind, place, mark, seen):
     assert service.stdout is not None
     assert await asyncio.to_thread(service.stdout.readline) == b"begun\n"
     await asyncio.sleep(rng.uniform(0, 2.5 if name == "container" else 0.8))
+    if name == "container" and rng.randrange(2):
+        await making(seen, place / "state")
+        await asyncio.sleep(rng.uniform(0, 0.4))
     assert service.poll() is None, "the service ended by itself"
     await asyncio.to_thread(seen.look, place / "state", await alive(mark))
     wardens = [(owner.warden, owner.warden_started) for _, owner in owners(place / "state") if owner.warden]
+    if rng.randrange(2):  # takes a while, in which the service goes on
+        await asyncio.to_thread(seen.ask)
+    victims = rng.choice(VICTIMS)
     service.kill()
-    if rng.randrange(4) == 0:
+    if "warden" in victims:
         for pid, _ in wardens:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+    if "clients" in victims:
+        monitors = MONITORS if "monitors" in victims and runtime == "podman" else ()
+        await asyncio.to_thread(seen.kill, *CLIENTS, *monitors)
     await asyncio.to_thread(service.wait)
     service.stdout.close()
-    await asyncio.to_thread(seen.look, place / "state", ())
+    await asyncio.to_thread(seen.look, place / "state")
     await gone(wardens)
 
 
@@ -149,7 +125,7 @@ async def test_a_killed_service_leaves_nothing(kind, tmp_path):
     seed = int(os.environ.get("TUGLINE_TEST_SEED", time.time()))
     rng = random.Random(seed)
     for number in range(CYCLES):
-        seen = Seen()
+        seen = Seen(engine)
         await cycle(rng, kind, tmp_path, mark, seen)
         reaper = find(name, tmp_path / "state", "next", options=SandboxOptions(runtime=runtime))
         await reaper.reap()
@@ -158,7 +134,7 @@ async def test_a_killed_service_leaves_nothing(kind, tmp_path):
             while await alive(mark):
                 await asyncio.sleep(0.02)
         assert list((tmp_path / "state").iterdir()) == [], said
-        left = await asyncio.to_thread(seen.left, engine)
+        left = await asyncio.to_thread(seen.left)
         assert left == {}, said
     await asyncio.to_thread(sweep, tmp_path / "cache", 0, 0)
     assert [p for p in (tmp_path / "cache").rglob("*") if p.parent.name in ("snapshots", "images")] == []

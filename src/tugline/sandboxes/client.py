@@ -63,15 +63,23 @@ class Warden:
         finally:
             self._waiting.pop(number, None)
 
-    async def tool(self, argv: Sequence[str], env: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
+    async def tool(
+        self, argv: Sequence[str], env: Mapping[str, str], seconds: float, whole: bool = False
+    ) -> tuple[int, bytes, bytes]:
         """Run a program of the host to its end: (exit code or -signal, stdout, stderr). It dies with the warden, when
-        cancelled, and after so many seconds (SandboxError)."""
+        cancelled, and after so many seconds (SandboxError); one that is `whole` only for the last reason."""
+        call = self._tool(argv, env, seconds, whole)
+        return await (uninterrupted(call) if whole else call)
+
+    async def _tool(
+        self, argv: Sequence[str], env: Mapping[str, str], seconds: float, whole: bool
+    ) -> tuple[int, bytes, bytes]:
         number = self._number()
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         fds = [memfd_with(b"") for _ in range(3)]
         try:
-            await self._send({"id": number, "op": "tool", "argv": list(argv), "env": dict(env)}, fds)
+            await self._send({"id": number, "op": "tool", "argv": list(argv), "env": dict(env), "whole": whole}, fds)
             try:
                 async with asyncio.timeout(seconds):
                     code = await asyncio.shield(future)

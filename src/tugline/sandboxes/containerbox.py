@@ -298,7 +298,7 @@ class ContainerSandbox:
             name=name, label=parts.label, root=self.view.root, user="0" if frame.root else str(layout.AGENT),
             memory=parts.limits.memory, pids=parts.limits.pids, cpus=parts.cpus,
             binds=(*writable, shm, Bind(self._io(name), IO), *frame.binds),
-            image=await parts.engine.skeleton(parts.label, links) if docker else "", tops=tops,
+            image=await parts.engine.skeleton(parts.label, links, parts.stage) if docker else "", tops=tops,
             profile=parts.profile,
         )  # fmt: skip
         return Waiting(name, frame, tops, await parts.engine.launch(shape))

@@ -232,13 +232,13 @@ class Images:
 
     async def _export(self, ref: str, tar: Path, root: Path) -> None:
         """Flatten an image through a container that never runs."""
-        name = f"tugline-{new_id('x')[2:]}"
+        name = f"tugline-{self._label}-{new_id('x')[2:]}"
         create = ("create", "--name", name, "--label", f"tugline={self._label}", "--network", "none", ref, "/bin/sh")
-        await self._engine.call(*create)
+        await self._engine.call(*create, whole=True)
         try:
             await self._engine.call("export", "--output", str(tar), name, seconds=PULL_SECONDS)
         finally:
-            await uninterrupted(self._engine.attempt("rm", "--force", name))
+            await self._engine.attempt("rm", "--force", name, whole=True)
         await self._untar(str(tar), root)
         await asyncio.to_thread(tar.unlink)
 

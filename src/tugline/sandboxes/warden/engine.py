@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import time
 from typing import Any
 
+from . import podman
 from .jobs import Job, Meter, Pump
 
 SWEEPS = 12
 """Rounds of removal at most; the daemon may still finish a request of a client that is dead."""
-SWEEP_SECONDS = 20.0
 
 
 def attach(request: dict[str, Any], files: list[int]) -> Job:
@@ -71,12 +70,19 @@ def _meter(pid: int) -> Meter | None:
     return None
 
 
-def sweep(argv: list[str], env: dict[str, str], label: str) -> int:
-    """Remove every container and image with our label, until there is none. Returns how many; never raises."""
+def sweep(argv: list[str], env: dict[str, str], label: str, name: str = "") -> int:
+    """Remove every container and image with our label, until there is none. Returns how many; never raises.
+
+    With `name` only that container, and no image.
+    """
+    prefix = name or f"tugline-{label}-"
+    mine = f"name=^{name}$" if name else f"label=tugline={label}"
+    if podman.is_podman(argv):
+        podman.end_containers(argv, env, prefix)
     removed = 0
     clean = 0
     for _ in range(SWEEPS):
-        found = _lines([*argv, "ps", "-a", "-q", "--no-trunc", "--filter", f"label=tugline={label}"], env)
+        found = podman.lines([*argv, "ps", "-a", "-q", "--no-trunc", "--filter", mine], env)
         if not found:
             clean += 1
             if clean == 2:
@@ -85,19 +91,11 @@ def sweep(argv: list[str], env: dict[str, str], label: str) -> int:
             continue
         clean = 0
         removed += len(found)
-        at_once = ["--time", "0"] if os.path.basename(argv[0]) == "podman" else []
-        _lines([*argv, "rm", "-f", "-v", *at_once, *found], env)
-    images = _lines([*argv, "images", "-q", "--no-trunc", "--filter", f"label=tugline={label}"], env)
+        at_once = ["--time", "0"] if podman.is_podman(argv) else []
+        podman.lines([*argv, "rm", "-f", "-v", *at_once, *found], env)
+    if podman.is_podman(argv):
+        removed += podman.drop_storage(argv, env, prefix)
+    images = [] if name else podman.lines([*argv, "images", "-q", "--no-trunc", "--filter", mine], env)
     if images:
-        _lines([*argv, "rmi", "-f", *dict.fromkeys(images)], env)
+        podman.lines([*argv, "rmi", "-f", *dict.fromkeys(images)], env)
     return removed
-
-
-def _lines(argv: list[str], env: dict[str, str]) -> list[str]:
-    try:
-        done = subprocess.run(
-            argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=SWEEP_SECONDS, check=False, cwd="/"
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.decode(errors="replace").split()

@@ -40,6 +40,7 @@ class Warden:
         self._jobs: dict[int, jobs.Job] = {}
         self._helpers: dict[int, Callable[[int], None]] = {}
         self._tools: dict[int, int] = {}
+        self._whole: set[int] = set()
         self._alive = True
 
     @property
@@ -186,16 +187,29 @@ class Warden:
         self._open_gate(job)
 
     def op_tool(self, request: Message, fds: list[int]) -> None:
-        """{argv, env} + stdin, stdout, stderr: run a program of the host to its end; the reply is its exit code."""
-        pid = jobs.start(request["argv"], request["env"], dict(enumerate(fds)), None, signal.SIGKILL)
+        """{argv, env, whole} + stdin, stdout, stderr: run a program of the host to its end; the reply is its exit code.
+
+        One that is `whole` is not killed with us: it would leave half of what it makes, see `podman`.
+        """
+        wish = 0 if request["whole"] else signal.SIGKILL
+        pid = jobs.start(request["argv"], request["env"], dict(enumerate(fds)), None, wish)
         number = request["id"]
         self._tools[number] = pid
+        if not wish:
+            self._whole.add(pid)
 
         def done(wait: int) -> None:
             self._tools.pop(number, None)
+            self._whole.discard(pid)
             self._send({"id": number, "ok": os.waitstatus_to_exitcode(wait)})
 
         self._helpers[pid] = done
+
+    def op_clear(self, request: Message, _fds: list[int]) -> None:
+        """{name}: remove a container and all that a client killed half-way has left of it."""
+        argv, env, label = self._engine["argv"], self._engine["env"], self._engine["label"]
+        done = {"id": request["id"], "ok": None}
+        self._helper(lambda: engine.sweep(argv, env, label, request["name"]), lambda _: self._send(done))
 
     def op_go(self, request: Message, _fds: list[int]) -> None:
         """{job}: let a command start that waited for its listener."""
@@ -308,7 +322,7 @@ class Warden:
             raise OSError("no namespaces in plain mode")
         return self._tree
 
-    def _helper(self, work: Callable[[], None], done: Callable[[int], None]) -> None:
+    def _helper(self, work: Callable[[], object], done: Callable[[int], None]) -> None:
         """Do slow file work in a forked child."""
         pid = os.fork()
         if pid == 0:
@@ -345,7 +359,7 @@ class Warden:
                     with contextlib.suppress(KeyError):
                         self._selector.get_key(key.fileobj)
                         key.data()
-        for pid in self._tools.values():
+        for pid in set(self._tools.values()) - self._whole:  # the sweep waits for those
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self._engine.get("label"):
