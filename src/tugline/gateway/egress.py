@@ -2,7 +2,8 @@
 
 It speaks CONNECT (for TLS, which stays between agent and host) and requests with an absolute http:// address. Names are
 looked up here, and a name never leads to this machine or its network: addresses that are not public are refused unless
-the list has the address itself. Every attempt is a line of the session's log.
+the list has the address itself. Every attempt is a line of the session's log, up to MAX_LOG. Only heads that everybody
+reads alike are passed on: a control character in one could end a line, or a host's name, for somebody else.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import re
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +33,18 @@ CONNECT_SECONDS = 20.0
 IDLE_SECONDS = 300.0
 PORTS = frozenset({80, 443})
 """Where a rule names none."""
+MAX_LOG = 4 << 20
+"""Bytes of one session's log; what an agent asks for beyond that is answered and not written down."""
 HOP = ("proxy-connection", "proxy-authorization", "connection", "keep-alive", "te", "upgrade", "expect")
+
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no line of a head may hold."""
+_METHOD = re.compile(r"[A-Za-z-]{1,20}")
+_NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
+TRANSLATED = ("64:ff9b::/96", "2002::/16", "::/96", "fec0::/10", "192.88.99.0/24", "168.63.129.16/32")
+"""Not public, although `ipaddress` says so: addresses that gateways turn into others (NAT64, 6to4 and its relays,
+IPv4-compatible), site-local ones, and a cloud's own service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +120,10 @@ class Proxy:
     def __init__(self, egress: Egress) -> None:
         self._rules = tuple(parse_rule(text) for text in egress.hosts)
         self._log = egress.log
+        self._written = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self.undecided: set[Front] = set()
+        """Connections that have not said yet what they are."""
 
     def front(self, inner: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
         """A protocol that becomes the proxy, or what `inner` makes, with the first bytes of its connection."""
@@ -187,7 +203,7 @@ class Proxy:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, UnicodeError):
             return [], "no such host"
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
         named = [rule for rule in self._rules if rule.network is not None]
@@ -204,8 +220,10 @@ class Proxy:
         return None
 
     async def _note(self, line: Line) -> None:
-        if self._log is not None:
-            await asyncio.to_thread(_append, self._log, msgspec.json.encode(line) + b"\n")
+        data = msgspec.json.encode(line) + b"\n"
+        if self._log is not None and self._written + len(data) <= MAX_LOG:
+            self._written += len(data)
+            await asyncio.to_thread(_append, self._log, data)
 
 
 class Front(asyncio.Protocol):
@@ -218,8 +236,15 @@ class Front(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Nothing is known yet."""
+        """Nothing is known yet. Of those that say nothing there is a limit as well."""
         self._transport = cast("asyncio.Transport", transport)
+        self._proxy.undecided.add(self)
+        if len(self._proxy.undecided) > CONNECTIONS:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody will say any more what it was."""
+        self._proxy.undecided.discard(self)
 
     def data_received(self, data: bytes) -> None:
         """Decide with the first words of the request line."""
@@ -231,8 +256,10 @@ class Front(asyncio.Protocol):
         if not space and len(self._data) < 16:
             return
         if method == b"CONNECT" or rest[:7].lower() == b"http://":
+            self._proxy.undecided.discard(self)
             self._proxy.take(transport, self._data)
         elif len(rest) >= 7 or not b"http://".startswith(rest.lower()):
+            self._proxy.undecided.discard(self)
             protocol = self._inner()
             transport.set_protocol(protocol)
             protocol.connection_made(transport)
@@ -243,13 +270,15 @@ def target(head: bytes) -> tuple[bool, str, int, bytes]:
     """(whether a tunnel is asked for, host, port, the request as the host wants it). An empty host: no such request."""
     first, _, rest = head.partition(b"\r\n")
     parts = first.decode("latin-1").split(" ")
-    if len(parts) != 3:
+    if len(parts) != 3 or not _METHOD.fullmatch(parts[0]) or any(_CONTROL.search(x) for x in head.split(b"\r\n")):
         return False, "", 0, b""
     method, where, _ = parts
     try:
         split = urlsplit(f"//{where}" if method == "CONNECT" else where)
-        host, port = (split.hostname or "").rstrip("."), split.port
+        host, port = (split.hostname or "").removesuffix("."), split.port
     except ValueError:
+        return False, "", 0, b""
+    if "\t" in where or (_address(host) is None and not _NAME.fullmatch(host)):
         return False, "", 0, b""
     if method == "CONNECT":
         return True, host, port or 443, b""
@@ -297,8 +326,9 @@ def _address(host: str) -> Address | None:
 
 def _public(address: str) -> bool:
     found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(found, "ipv4_mapped", None)
-    return (mapped or found).is_global and not found.is_multicast
+    mapped = getattr(found, "ipv4_mapped", None) or found
+    apart = any(mapped in network for network in map(ipaddress.ip_network, TRANSLATED))
+    return mapped.is_global and not found.is_multicast and not apart
 
 
 def _append(path: Path, data: bytes) -> None:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tugline.core.contracts import Egress
 from tugline.core.errors import ConfigError
-from tugline.gateway.egress import parse_rule, target, uncovered
+from tugline.gateway.egress import CONNECTIONS, Line, Proxy, _public, parse_rule, target, uncovered
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,7 @@ def test_a_list_within_a_list():
         (b"GET http://u:p@A.example/x?y=1 HTTP/1.1\r\nHost: evil\r\nProxy-Authorization: z\r\nX: 1\r\n\r\n", False, "a.example",
          80, b"GET /x?y=1 HTTP/1.1\r\nX: 1\r\nhost: A.example\r\nconnection: close\r\n\r\n"),
         (b"GET /x HTTP/1.1\r\n\r\n", False, "", 0, b""), (b"GET https://a/ HTTP/1.1\r\n\r\n", False, "", 0, b""),
+        (b"CONNECT A.example.:443 HTTP/1.1\r\n\r\n", True, "a.example", 443, b""),
         (b"nonsense\r\n\r\n", False, "", 0, b""), (b"CONNECT a:x HTTP/1.1\r\n\r\n", False, "", 0, b""),
     ],
 )  # fmt: skip
@@ -64,3 +68,64 @@ def test_any_bytes_have_an_answer(head):
     assert 0 <= port < 65536
     assert isinstance(host, str)
     assert isinstance(onward, bytes)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"CONNECT evil.test\0.a.example:443 HTTP/1.1\r\n\r\n",  # getaddrinfo reads as far as the null
+        b"GET http://evil.test\0.a.example/ HTTP/1.1\r\n\r\n", b"CONNECT evil.test%00.a.example:443 HTTP/1.1\r\n\r\n",
+        b"GET http://a.example/ HTTP/1.1\r\nX: 1\nHost: other\r\n\r\n", b"GET http://a.example/ HTTP/1.1\r\nX: 1\rHost: other\r\n\r\n",
+        b"GET\t/\tHTTP/1.1\nHost:other\nX: http://a.example/ HTTP/1.1\r\n\r\n", b"GET http://a.example/\tx HTTP/1.1\r\n\r\n",
+        b"GET http://a.example/ HTTP/1.1\r\nX: 1\0\r\n\r\n", b"CONNECT a.example..:443 HTTP/1.1\r\n\r\n",
+        b"CONNECT .a.example:443 HTTP/1.1\r\n\r\n", b"CONNECT %61.example:443 HTTP/1.1\r\n\r\n", b"CONNECT \xe4.a.example:443 HTTP/1.1\r\n\r\n",
+        b"CONNECT a b.a.example:443 HTTP/1.1\r\n\r\n", b"CONNECT " + b"a" * 64 + b".a.example:443 HTTP/1.1\r\n\r\n",
+    ],
+)  # fmt: skip
+def test_what_others_would_read_otherwise_is_no_request(head):
+    assert target(head) == (False, "", 0, b"")
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True), ("2606:2800:220:1::1", True), ("::ffff:93.184.216.34", True), ("127.0.0.1", False),
+        ("169.254.169.254", False), ("::1", False), ("fe80::1%lo", False), ("::ffff:127.0.0.1", False), ("224.0.0.1", False),
+        ("64:ff9b::7f00:1", False), ("2002:7f00:1::", False), ("::7f00:1", False), ("fec0::1", False), ("100.64.0.1", False),
+        ("168.63.129.16", False), ("fd00:ec2::254", False),
+    ],
+)  # fmt: skip
+def test_addresses_that_lead_elsewhere_are_not_public(address, public):
+    assert _public(address) is public
+
+
+async def test_names_lead_where_the_rule_says_and_the_log_has_an_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("tugline.gateway.egress.MAX_LOG", 1000)
+    proxy = Proxy(Egress(("*.a.example",), tmp_path / "log"))
+    assert await proxy._lookup(f"{'a' * 64}.a.example", 80) == ([], "no such host")
+    for _ in range(100):
+        await proxy._note(Line(1.0, "x" * 100, 80, allowed=False))
+    assert 0 < (tmp_path / "log").stat().st_size <= 1000
+
+
+class Transport(asyncio.Transport):
+    aborted = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_connections_that_say_nothing_are_counted():
+    proxy = Proxy(Egress((), None))
+    fronts = [(proxy.front(asyncio.Protocol), Transport()) for _ in range(CONNECTIONS + 9)]
+    for front, transport in fronts:
+        front.connection_made(transport)
+        if transport.aborted:
+            front.connection_lost(None)
+    assert sum(t.aborted for _, t in fronts) == 9
+    for front, _ in fronts:
+        front.data_received(b"GET /v1/models HTTP/1.1")
+    assert not proxy.undecided
