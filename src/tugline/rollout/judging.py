@@ -64,9 +64,11 @@ class Judging:
                 outside = await self._collect(task, box, folder)
                 clone = await stack.enter_async_context(self._open(box.clone()))
                 after = await submission.manifest(clone, folder)
-                changes = compare(await self._before(task, folder), after, task.environment.workdir)
+                before = await self._before(task, folder)
+                changes = await asyncio.to_thread(compare, before, after, task.environment.workdir)
                 whole = task.verifier_environment is not None
-                given = compare(EMPTY, after, task.environment.workdir) if whole else changes
+                empty = (EMPTY, after, task.environment.workdir)
+                given = await asyncio.to_thread(compare, *empty) if whole else changes
                 work = await self._keep(clone, given, outside, folder)
                 if task.carry is not None:
                     return await self._fresh(task, (work, changes), seconds, folder / "verifier")
@@ -98,7 +100,7 @@ class Judging:
         work, changes = given
         if work is None:
             return Judged(Verdict(0.0, {"reward": 0.0}, ("work_too_large",)), ("!work_too_large",))
-        taken, _ = carried(work.changes, task.carry)
+        taken, _ = await asyncio.to_thread(carried, work.changes, task.carry)
         tar = await asyncio.to_thread(submission.only, work.tar, {c.path for c in taken})
         start = self._sandboxes.start(
             task.verifier_environment or task.environment, f"judge_{task.task_id}", self._limits
@@ -133,7 +135,8 @@ class Judging:
             raise VerifierError(f"the verdict holds a number that is not finite: {verdict}")
         if verdict.flags and verdict.reward > 0:
             verdict = replace(verdict, reward=0.0, parts={**verdict.parts, "claimed": verdict.reward, "reward": 0.0})
-        marks = (*(f"!{flag}" for flag in verdict.flags), *verdict.marks, *change_marks(changes))
+        seen = await asyncio.to_thread(change_marks, changes)
+        marks = (*(f"!{flag}" for flag in verdict.flags), *verdict.marks, *seen)
         return Judged(verdict, tuple(sorted(set(marks))))
 
     async def _before(self, task: Task, scratch: Path) -> Manifest:
@@ -149,12 +152,14 @@ class Judging:
         async with self._open(start) as box:
             try:
                 return await submission.manifest(box, scratch)
+            except TooLarge as err:  # the task's own tree, which is no agent's doing
+                raise SandboxError(err.message) from err
             finally:
                 await asyncio.to_thread(_rmdir, scratch)
 
     async def _keep(self, clone: Sandbox, changes: Sequence[Change], outside: bytes, folder: Path) -> Submission | None:
         """The submission, stored; None when it is too large to be."""
-        takeable, _ = carried(changes, None)
+        takeable, _ = await asyncio.to_thread(carried, changes, None)
         try:
             taken = await submission.take(clone, takeable, folder)
         except TooLarge as err:

@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
 from tugline.core.task import Carry
 
+TOO_LARGE = 77
+"""Exit status of LIST for what cannot be listed in the time that there is."""
+MAX_LINKS, MAX_APPARENT, MAX_DEPTH = 20_000, 8 << 30, 100
+"""Of one tree: links, bytes of all files together as they say themselves (holes count), parts of a path."""
+_ODD = "*[\n\r\\\\]*"
 LIST = (
+    'find . -type f -exec stat -c %s {} + | { t=0; while read -r n; do [ "${#n}" -lt 13 ] || exit 1; t=$((t+n)); done; '
+    f'[ "$t" -le {MAX_APPARENT} ]; }} && [ "$(find . -type l | wc -l)" -le {MAX_LINKS} ] || exit {TOO_LARGE}; '
     "find . -mindepth 1 -type d -print0; printf '//\\0'; find . -type f -perm -100 -print0; printf '//\\0'; "
     'find . -type l -exec sh -c \'for p; do printf "%s\\0=%s\\0" "$p" "$(readlink "$p")"; done\' sh {} +; '
-    "printf '//\\0'; find . ! -type f ! -type d ! -type l -print0; printf '//\\0'; find . -type f -exec sha256sum {} +"
+    "printf '//\\0'; find . ! -type f ! -type d ! -type l -print0; printf '//\\0'; "
+    f"find . -type f -path '{_ODD}' -print0; printf '//\\0'; find . -type f ! -path '{_ODD}' -exec sha256sum {{}} +"
 )
-"""Directories, executables, links with their targets, other kinds, each list ended by `//`; then the files."""
+"""Directories, executables, links with their targets, other kinds, files with odd names, each list ended by `//`; then
+the other files. How sha256sum spells an odd name differs."""
+UNREAD = "?"
+"""In the place of a digest: a file whose name is too odd to be carried anywhere."""
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/opt/", "/etc/")
 """Where links may lead outside the work directory: what every judging sandbox has of its own."""
 
@@ -47,19 +59,21 @@ class Change(msgspec.Struct, frozen=True):
 def parse(data: bytes) -> Manifest:
     """Raises ValueError for what LIST cannot have printed (a name with a line end under some tools)."""
     parts: list[list[bytes]] = [[]]
-    rest = data
-    while len(parts) < 5:
-        item, found, rest = rest.partition(b"\0")
-        if not found:
+    at = 0
+    while len(parts) < 6:
+        end = data.find(b"\0", at)
+        if end < 0:
             raise ValueError("the list ends early")
+        item = data[at:end]
+        at = end + 1
         if item == b"//":
             parts.append([])
         else:
             parts[-1].append(item)
-    dirs, executable, links, others = ([_name(p) for p in part] for part in parts[:4])
+    dirs, executable, links, others, unread = ([_name(p) for p in part] for part in parts[:5])
     runs = frozenset(executable)
-    files = {}
-    for line in rest.splitlines():
+    files = {path: (UNREAD, path in runs) for path in unread}
+    for line in data[at:].splitlines():
         digest, path = _summed(line)
         files[path] = (digest, path in runs)
     pairs = list(zip(links[::2], parts[2][1::2], strict=True))
@@ -72,14 +86,18 @@ def _name(raw: bytes) -> str:
 
 
 def _summed(line: bytes) -> tuple[str, str]:
-    """A line of sha256sum; a leading backslash says that the name is escaped."""
-    escaped = line.startswith(b"\\")
-    digest, _, name = line.removeprefix(b"\\").partition(b"  ")
+    """A line of sha256sum."""
+    digest, _, name = line.partition(b"  ")
     if len(digest) != 64 or not name.startswith(b"./"):
         raise ValueError(f"not a line of sha256sum: {line[:80]!r}")
-    if escaped:
-        name = name.replace(b"\\n", b"\n").replace(b"\\r", b"\r").replace(b"\\\\", b"\\")
     return digest.decode(), _name(name)
+
+
+def deep(found: Manifest) -> bool:
+    """Whether a path has more than MAX_DEPTH parts."""
+    return any(
+        path.count("/") >= MAX_DEPTH for part in (found.files, found.links, found.dirs, found.others) for path in part
+    )
 
 
 def compare(before: Manifest, after: Manifest, workdir: str) -> list[Change]:
@@ -123,18 +141,20 @@ def stays_inside(path: str, target: str, workdir: str) -> bool:
 
 def fits(path: str, patterns: Sequence[str]) -> bool:
     """See `Carry`."""
-    parts = path.split("/")
-    return any(
-        fnmatchcase(path, pattern.removeprefix("./"))
-        if "/" in pattern
-        else any(fnmatchcase(part, pattern) for part in parts)
-        for pattern in patterns
-    )
+    whole = tuple(pattern.removeprefix("./") for pattern in patterns if "/" in pattern)
+    parts = tuple(pattern for pattern in patterns if "/" not in pattern)
+    return any(fnmatchcase(path, pattern) for pattern in whole) or any(_fits(p, parts) for p in path.split("/"))
+
+
+@lru_cache(1 << 17)
+def _fits(part: str, patterns: tuple[str, ...]) -> bool:
+    """Remembered, for a tree has far fewer names than its paths have parts."""
+    return any(fnmatchcase(part, pattern) for pattern in patterns)
 
 
 def odd(path: str) -> bool:
     """Whether a name cannot be handed to every tool: a line end, a backslash, bytes that are no UTF-8."""
-    return bool(set(path) & set("\n\\")) or any("\ud800" <= c <= "\udfff" for c in path)
+    return bool(set(path) & set("\n\r\\")) or any("\ud800" <= c <= "\udfff" for c in path)
 
 
 def encoded(changes: Sequence[Change]) -> bytes:
@@ -149,14 +169,13 @@ def carried(changes: Sequence[Change], carry: Carry | None) -> tuple[list[Change
     below a path that does not."""
     taken: list[Change] = []
     left: list[Change] = []
-    behind = set[str]()
+    behind = "\0"
+    """What is below a path comes right after it, in the order of the paths' parts."""
     for change in sorted(changes, key=lambda c: c.path.split("/")):
-        parts = change.path.split("/")
-        never = change.kind in ("escape", "special") or odd(change.path)
-        never = never or any("/".join(parts[:n]) in behind for n in range(1, len(parts)))
+        never = change.kind in ("escape", "special") or odd(change.path) or change.path.startswith(behind)
         never = never or (carry is not None and fits(change.path, carry.restore))
-        if never:
-            behind.add(change.path)
+        if never and not change.path.startswith(behind):
+            behind = f"{change.path}/"
         ours = never or (carry is not None and not fits(change.path, carry.accept))
         (left if ours else taken).append(change)
     return taken, left

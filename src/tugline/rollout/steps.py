@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 from tugline.core.clock import Deadline
@@ -55,7 +56,9 @@ def together(task: Task, seen: Sequence[Judged]) -> Judged | None:
         return None
     rewards = [j.verdict.reward for j in seen]
     done = len(seen) == len(task.steps)
-    reward = sum(rewards) / len(task.steps) if task.step_reward == "mean" else rewards[-1] if done else 0.0
+    total = sum(rewards)
+    mean = total / len(task.steps) if isfinite(total) else sum(r / len(task.steps) for r in rewards)
+    reward = mean if task.step_reward == "mean" else rewards[-1] if done else 0.0
     parts = {"reward": reward, **{step.name: r for step, r in zip(task.steps, rewards, strict=False)}}
     marks = {mark for judged in seen for mark in judged.marks}
     return Judged(Verdict(reward, parts), tuple(sorted(marks)))

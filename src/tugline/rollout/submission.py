@@ -20,26 +20,38 @@ import zstandard
 from tugline.core.clock import Deadline
 from tugline.core.contracts import Command, Sandbox
 from tugline.core.errors import RunError, SandboxError
-from tugline.rollout.manifest import LIST, Change, Manifest, encoded, parse
+from tugline.rollout.manifest import LIST, MAX_DEPTH, TOO_LARGE, Change, Manifest, deep, encoded, parse
 
 ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 CHANGES, FILES, OUTSIDE = "changes.json", "files.tar.zst", "outside.tar.zst"
 MAX_FILES = 60 << 20
 """Bytes of one submission; sandboxes keep 64 MiB of a command's output."""
 TOOL_SECONDS = 120.0
+LONG_NAME = "File name too long"
 CLEAR = (
     'for p; do if [ -d "$p" ] && [ ! -L "$p" ]; then rmdir -- "$p" 2>/dev/null || printf "%s\\0" "$p"; '
-    'else rm -f -- "$p"; fi; done'
+    'elif [ -e "$p" ] || [ -L "$p" ]; then rm -f -- "$p"; fi; done'
 )
 """Make room, children first. A directory goes only when nothing is left in it: what the task restores stays, and
-nothing takes its place. Such directories are printed."""
-MAKE = 'for p; do if [ -L "$p" ] || [ ! -d "$p" ]; then rm -f -- "$p"; fi; mkdir -p -- "$p"; done'
+nothing takes its place. Such directories are printed. A program is started only for what is there: there may be very
+many paths."""
+MAKE = (
+    'for p; do if [ -L "$p" ] || { [ -e "$p" ] && [ ! -d "$p" ]; }; then rm -f -- "$p"; fi; done; exec mkdir -p -- "$@"'
+)
 
 
 class TooLarge(SandboxError):
     """The changes exceed what is carried. The work itself can still be judged where it lies."""
 
     code = "submission_too_large"
+
+
+class ToolError(SandboxError):
+    """A tool of ours ended badly inside. `ended`: its exit status, None when it took too long."""
+
+    def __init__(self, message: str, ended: int | None) -> None:
+        super().__init__(message)
+        self.ended = ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +65,24 @@ class Submission:
 
 
 async def manifest(box: Sandbox, scratch: Path) -> Manifest:
-    """What lies in a box's work directory. Raises SandboxError."""
-    data = await _tool(box, LIST, b"", scratch, "list the work directory")
+    """What lies in a box's work directory. Raises TooLarge for a tree that nobody could list in time, SandboxError."""
     try:
-        return parse(data)
+        data = await _tool(box, LIST, b"", scratch, "list the work directory")
+    except ToolError as err:
+        if err.ended == TOO_LARGE or LONG_NAME in err.message:
+            raise TooLarge(
+                "the work directory has too many links, too much data or too long paths to be listed"
+            ) from err
+        raise
+    if len(data) > MAX_FILES:
+        raise TooLarge("the work directory's list is too long")
+    try:
+        found = await asyncio.to_thread(parse, data)
     except ValueError as err:
         raise SandboxError(f"the work directory cannot be listed: {err}") from err
+    if await asyncio.to_thread(deep, found):
+        raise TooLarge(f"the work directory has paths of more than {MAX_DEPTH} parts")
+    return found
 
 
 async def take(box: Sandbox, changes: Sequence[Change], scratch: Path) -> Submission:
@@ -78,9 +102,10 @@ async def take_outside(box: Sandbox, paths: Sequence[str], scratch: Path) -> byt
     only plain files and directories below those paths are kept. Raises TooLarge, SandboxError."""
     if not paths:
         return b""
-    script = 'cd / && for p; do [ -e "./$p" ] && printf "./%s\\n" "$p"; done | tar -c -f - -T - ; true'
+    script = 'cd / && for p; do [ -e "./$p" ] && printf "./%s\\n" "$p"; done | tar -c -f - -T - | head -c "$MAX"; true'
     argv = ("/bin/sh", "-c", script, "sh", *(p.lstrip("/") for p in paths))
-    data = await _run(box, Command(argv, ENV, "/"), scratch, "read the artifacts")
+    env = {**ENV, "MAX": str(MAX_FILES + 1)}  # a file may be nothing but a hole, and longer than any time
+    data = await _run(box, Command(argv, env, "/"), scratch, "read the artifacts")
     if len(data) > MAX_FILES:
         raise TooLarge(f"the artifacts exceed {MAX_FILES >> 20} MiB")
     return await asyncio.to_thread(_plain, data, [p.lstrip("/") for p in paths])
@@ -157,12 +182,25 @@ def stored(folder: Path) -> Submission:
     """A session's submission again. Raises RunError when it is not there or damaged."""
     try:
         changes = msgspec.json.decode((folder / CHANGES).read_bytes(), type=tuple[Change, ...])
-        tar = zstandard.decompress((folder / FILES).read_bytes(), max_output_size=MAX_FILES)
-        more = folder / OUTSIDE
-        outside = zstandard.decompress(more.read_bytes(), max_output_size=MAX_FILES) if more.is_file() else b""
+        tar = _unpacked(folder / FILES)
+        outside = _unpacked(folder / OUTSIDE) if (folder / OUTSIDE).is_file() else b""
     except (OSError, msgspec.MsgspecError, zstandard.ZstdError) as err:
         raise RunError(f"{folder} holds no submission that can be read: {err}") from err
+    if not all(_below(change.path) for change in changes):
+        raise RunError(f"{folder} holds a submission whose paths leave the work directory")
     return Submission(changes, tar, outside)
+
+
+def _unpacked(file: Path) -> bytes:
+    """A stored stream. zstd asks for as much memory as the stream's head says, whatever the limit."""
+    data = file.read_bytes()
+    if zstandard.frame_content_size(data) > MAX_FILES:
+        raise zstandard.ZstdError(f"{file.name} has more than {MAX_FILES >> 20} MiB")
+    return zstandard.decompress(data, max_output_size=MAX_FILES)
+
+
+def _below(path: str) -> bool:
+    return bool(path) and not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
 
 
 def _names(paths: Sequence[str]) -> bytes:
@@ -212,7 +250,8 @@ async def _run(box: Sandbox, command: Command, scratch: Path, what: str) -> byte
         ended = await box.run(replace(command, stdout=out, stderr=err), Deadline.after(TOOL_SECONDS))
         if ended.code != 0 or ended.timed_out:
             said = (await asyncio.to_thread(err.read_bytes)).decode(errors="replace").strip()[-300:]
-            raise SandboxError(f"{what}: {'took too long' if ended.timed_out else said or f'exit {ended.code}'}")
+            why = "took too long" if ended.timed_out else said or f"exit {ended.code}"
+            raise ToolError(f"{what}: {why}", None if ended.timed_out else ended.code)
         return await asyncio.to_thread(out.read_bytes)
     finally:
         await asyncio.to_thread(_drop, out, err)

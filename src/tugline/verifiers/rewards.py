@@ -22,8 +22,10 @@ def from_json(data: bytes, name: str) -> Verdict:
     if isinstance(value, dict):
         if not value or len(value) > MAX_PARTS:
             raise VerifierError(f"{name} has {len(value)} entries; 1 to {MAX_PARTS} are allowed")
-        parts = {str(k)[:100]: _finite(v, f"{name}: {str(k)[:100]!r}") for k, v in value.items()}
-        return Verdict(_main(parts), parts)
+        if any(not k.isprintable() for k in value):  # half a character cannot be stored either
+            raise VerifierError(f"{name} has an entry whose name cannot be printed")
+        parts = {k[:100]: _finite(v, f"{name}: {k[:100]!r}") for k, v in value.items()}
+        return Verdict(_finite(_main(parts), f"the mean of {name}"), parts)
     number = _finite(value, name)
     return Verdict(number, {"reward": number})
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -54,3 +55,12 @@ def test_changes():
     assert marks(("x", "escape"), ("p", "special"), (".git/HEAD", "modified")) == [
         "edited_history", "link_out", "special_file",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "word", ["nc ", "curl a", "git log ", "git rev-list ", "os. ", "dig ", "x-", "/tests", "TUGLINE_"]
+)
+def test_a_model_that_repeats_itself_stops_nobody(word):
+    began = time.process_time()
+    marks_of(word * (100_000 // len(word)))
+    assert time.process_time() - began < 5

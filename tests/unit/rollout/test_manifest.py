@@ -5,13 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tugline.core.task import PYTHON_RESTORE, Carry
-from tugline.rollout.manifest import LIST, Change, carried, compare, fits, parse, stays_inside
+from tugline.rollout.manifest import (
+    EMPTY,
+    LIST,
+    MAX_APPARENT,
+    MAX_DEPTH,
+    MAX_LINKS,
+    TOO_LARGE,
+    UNREAD,
+    Change,
+    Manifest,
+    carried,
+    compare,
+    deep,
+    fits,
+    parse,
+    stays_inside,
+)
 
 
 def listed(top):
@@ -37,6 +54,52 @@ def test_a_tree_is_listed_whole(tree):
         "a dir/x.py": False, "run.sh": True, "odd\nname\\ \xe9": False,
     }  # fmt: skip
     assert (found.links, found.dirs, found.others) == ({"link": "a dir/x.py"}, {"a dir", "a dir/empty"}, {"pipe"})
+
+
+@pytest.mark.parametrize("name", ["cut\rhere", "\r\n", "back\\slash", "tail\n", "*", "-rf", "\xff"])
+def test_any_name_is_listed(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / name).write_text("1")
+    found = listed(tmp_path)
+    assert (set(found.files), found.dirs) == ({f"{name}/{name}"}, {name})
+    assert (found.files[f"{name}/{name}"][0] == UNREAD) == bool(set("\r\n\\") & set(name))
+
+
+def test_what_takes_too_long_to_list_says_so(tmp_path):
+    (tmp_path / "hole").touch()
+    os.truncate(tmp_path / "hole", MAX_APPARENT - 5)
+    (tmp_path / "six").write_text("123456")
+    assert (
+        subprocess.run(["/bin/sh", "-c", LIST], cwd=tmp_path, check=False, capture_output=True).returncode == TOO_LARGE
+    )
+    os.truncate(tmp_path / "hole", 8 << 40)
+    assert (
+        subprocess.run(["/bin/sh", "-c", LIST], cwd=tmp_path, check=False, capture_output=True).returncode == TOO_LARGE
+    )
+    (tmp_path / "hole").unlink()
+    for n in range(MAX_LINKS):
+        (tmp_path / f"l{n}").symlink_to("six")
+    (tmp_path / "one").symlink_to("six")
+    assert (
+        subprocess.run(["/bin/sh", "-c", LIST], cwd=tmp_path, check=False, capture_output=True).returncode == TOO_LARGE
+    )
+
+
+def test_a_long_list_costs_no_more_than_its_length():
+    """Whoever fills a tree with names must not stop everybody else's work."""
+    names = [f"./{n}{'x' * 200}" for n in range(30_000)]
+    data = "".join(f"{n}\0" for n in names) + "//\0" * 5 + "".join(f"{'0' * 64}  {n}/f\n" for n in names)
+    began = time.process_time()
+    found = parse(data.encode())
+    changes = compare(EMPTY, found, "/app")
+    taken, _ = carried(changes, Carry(restore=PYTHON_RESTORE))
+    assert len(taken) == 60_000
+    long = [Change("/".join([*("d" * MAX_DEPTH), str(n)]), "added") for n in range(2000)]
+    carried([Change("d", "escape"), *long], Carry(restore=PYTHON_RESTORE))
+    carried(long, Carry(restore=PYTHON_RESTORE))
+    assert time.process_time() - began < 10
+    assert deep(Manifest({}, {}, frozenset({"/".join("d" * (MAX_DEPTH + 1))}), frozenset()))
+    assert not deep(found)
 
 
 def test_nothing_lists_as_nothing(tmp_path):
