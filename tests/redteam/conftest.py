@@ -16,11 +16,14 @@ RUNTIMES = ("bubblewrap", "podman", "docker")
 EXPECTED = os.environ.get("TUGLINE_TEST_SANDBOXES", "").split()
 """Those that have to work on this machine; the others are skipped where they do not."""
 PYTHON = "/usr/bin/python3"
-ONCE = ("test_pytest_matrix.py", "test_swe.py")
+ONCE = ("test_pytest_matrix.py", "test_swe.py", "test_failing.py")
 """What judged work does to the process that it shares with its tests is the same in every sandbox: it is played in
 bubblewrap each time, in containers a sample of it, and all of it by `make soak`."""
-SAMPLE = ("overwrite-tests", "conftest-hook", "forged-lines", "swap-by-subprocess", "speak-once", "kill-the-judge",
-          "write-to-the-judge", "leave-a-process", "hang", "honest")  # fmt: skip
+SAMPLE = (
+    "overwrite-tests", "conftest-hook", "forged-lines", "swap-by-subprocess", "speak-once", "kill-the-judge",
+    "write-to-the-judge", "leave-a-process", "hang", "honest", "hole", "many-names", "odd-names",
+    "write-to-the-way-out", "starve-the-judge", "trace-the-worker", "take-all-memory",
+)  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from redteam.__main__ import PAGE, page
 from redteam.attacks import BOUNDARY, PYTEST
+from redteam.failing import STOPS, TREES
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "verifiers.md"
 
@@ -16,6 +17,6 @@ def test_the_page_is_the_tables():
 
 def test_every_mark_is_in_the_reference():
     text = REFERENCE.read_text("utf-8")
-    for attack in (*BOUNDARY, *PYTEST):
+    for attack in (*BOUNDARY, *PYTEST, *STOPS, *TREES):
         for name in (attack.mark, f"!{attack.flag}" if attack.flag else None):
             assert name is None or f"| `{name}` |" in text, name

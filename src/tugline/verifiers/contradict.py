@@ -8,6 +8,7 @@ An edit keeps all lines where they are. Only assertions are edited that are reac
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -22,6 +23,16 @@ CASES = {
     "assertIsNone": "assertIsNotNone", "assertIsNotNone": "assertIsNone", "assertNotEqual": "assertEqual",
     "assertListEqual": "", "assertDictEqual": "", "assertTupleEqual": "", "assertSetEqual": "",
 }  # fmt: skip
+HELPER = re.compile(r"assert_\w*(?:equal|close)\w*")
+"""Functions of test libraries that compare their first two arguments."""
+LOOSE = frozenset({"rtol", "atol", "decimal", "significant", "delta", "places", "rel", "abs"})
+"""Arguments that may make other values pass as well."""
+RAISED = {
+    "ValueError": ("TypeError", "KeyError", "IndexError"), "TypeError": ("ValueError", "KeyError", "IndexError"),
+    "KeyError": ("ValueError", "TypeError", "IndexError"), "IndexError": ("ValueError", "TypeError", "KeyError"),
+}  # fmt: skip
+UNRELATED = ("ZeroDivisionError", "ImportError", "RecursionError")
+"""In the place of any other exception: what it is hardly a kind of."""
 MARKS = frozenset({"skip", "skipif", "xfail", "flaky", "timeout"})
 """Decorators of pytest.mark that change what an outcome means."""
 Function = ast.FunctionDef
@@ -37,19 +48,25 @@ class Edit:
     text: str
 
 
-def contradict(data: bytes, names: Collection[str], rng: Random) -> tuple[bytes, frozenset[str]]:
-    """The file with about half of the tests named (`f` or `C::f`) contradicted, and their names: at least one where
-    that is possible, none otherwise. Raises SyntaxError, ValueError for what is no Python."""
-    found = {name: edit for name, edits in candidates(data, names) if (edit := _chosen(edits, rng)) is not None}
-    picked = [name for name in found if rng.random() < 0.5] or rng.sample(sorted(found), min(1, len(found)))
+def contradictable(data: bytes, names: Collection[str]) -> frozenset[str]:
+    """Those of the tests named (`f` or `C::f`) that can be contradicted. Raises SyntaxError, ValueError for what is no
+    Python."""
+    rng = Random(0)
+    return frozenset(name for name, edits in candidates(data, names) if _chosen(edits, rng) is not None)
+
+
+def edited(data: bytes, names: Collection[str], rng: Random) -> bytes:
+    """The file with the tests named, which can be, contradicted. Raises SyntaxError, ValueError for what is no
+    Python."""
     lines = data.split(b"\n")
-    for name in picked:
-        edit = found[name]
-        line = lines[edit.line - 1]
-        lines[edit.line - 1] = line[: edit.begin] + edit.text.encode() + line[edit.end :]
+    for name, statements in candidates(data, names):
+        edit = _chosen(statements, rng)
+        if name in names and edit is not None:
+            line = lines[edit.line - 1]
+            lines[edit.line - 1] = line[: edit.begin] + edit.text.encode() + line[edit.end :]
     made = b"\n".join(lines)
     ast.parse(made)
-    return made, frozenset(picked)
+    return made
 
 
 def candidates(data: bytes, names: Collection[str]) -> list[tuple[str, list[ast.stmt]]]:
@@ -77,8 +94,9 @@ def _reached(function: Function) -> Iterator[ast.stmt]:
     for statement in function.body:
         if any(isinstance(n, ast.Return | ast.Yield | ast.YieldFrom) for n in ast.walk(statement)):
             return
-        plain_call = isinstance(statement, ast.Expr) and _case(statement) is not None
-        if (isinstance(statement, ast.Assert) or plain_call) and statement.lineno == statement.end_lineno:
+        plain_call = isinstance(statement, ast.Expr) and (_case(statement) or _helper(statement)) is not None
+        whole = (isinstance(statement, ast.Assert) or plain_call) and statement.lineno == statement.end_lineno
+        if whole or _raises(statement) is not None:
             yield statement
 
 
@@ -105,6 +123,15 @@ def _edits(statement: ast.stmt, rng: Random) -> Iterator[tuple[Edit, bool]]:
         elif test.end_lineno == test.lineno and test.end_col_offset is not None:
             yield Edit(test.lineno, test.col_offset, test.col_offset, "not "), False
         return
+    expected = _raises(statement)
+    if expected is not None:
+        yield from _exceptions(expected, rng)
+        return
+    helper = _helper(statement)
+    if helper is not None:
+        for argument in helper.args[:2]:
+            yield from _values(argument, rng)
+        return
     case = _case(statement)
     if case is None:
         return
@@ -127,11 +154,42 @@ def _case(statement: ast.stmt) -> tuple[ast.Call, str] | None:
     return (call, call.func.attr) if ours else None
 
 
+def _helper(statement: ast.stmt) -> ast.Call | None:
+    """assert_allclose(...) and its kind as a statement, of any library."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or len(call.args) != 2 or any(k.arg in LOOSE for k in call.keywords):
+        return None
+    name = ast.unparse(call.func).rpartition(".")[2]
+    return call if HELPER.fullmatch(name) and not {"not", "almost"} & set(name.split("_")) else None
+
+
+def _raises(statement: ast.stmt) -> ast.expr | None:
+    """The exception that `with pytest.raises(...)` expects."""
+    call = statement.items[0].context_expr if isinstance(statement, ast.With) and len(statement.items) == 1 else None
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in ("pytest.raises", "self.assertRaises"):
+        return None
+    plain = len(call.args) == 1 and isinstance(call.args[0], ast.Name | ast.Attribute)
+    wide = plain and ast.unparse(call.args[0]) in ("ArithmeticError", "LookupError", "BaseException", "Exception")
+    return call.args[0] if plain and not wide and call.args[0].lineno == call.args[0].end_lineno else None
+
+
+def _exceptions(node: ast.expr, rng: Random) -> Iterator[tuple[Edit, bool]]:
+    """Another exception in the place of one."""
+    name = ast.unparse(node)
+    other = rng.choice([n for n in RAISED.get(name, UNRELATED) if n != name])
+    if node.end_col_offset is not None:
+        yield Edit(node.lineno, node.col_offset, node.end_col_offset, other), True
+
+
 def _values(node: ast.expr, rng: Random) -> Iterator[tuple[Edit, bool]]:
     """Another value in the place of a literal, or of one inside a list, tuple or dictionary."""
     if isinstance(node, ast.List | ast.Tuple):
         for inner in node.elts:
             yield from _values(inner, rng)
+    elif isinstance(node, ast.Call) and len(node.args) == 1 and ast.unparse(node.func) in ("np.array", "numpy.array"):
+        yield from _values(node.args[0], rng)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        yield from _values(node.operand, rng)
     elif isinstance(node, ast.Dict):
         for inner in node.values:
             yield from _values(inner, rng)

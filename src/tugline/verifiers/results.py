@@ -14,6 +14,8 @@ import msgspec
 from tugline.core.errors import VerifierError
 
 PASSED = "passed"
+PROOFS = ("tests_changed", "patched_internals", "always_equal")
+"""What a worker may see."""
 
 
 class Run(msgspec.Struct):
@@ -93,9 +95,9 @@ def _one(run: Run, names: Collection[str], out: Results) -> None:
             case "test":
                 _test(message, names, (failed, outcomes), out)
             case "tamper":
-                _flag(out, str(message["what"]), str(message["detail"]))
+                _flag(out, _proof(message), str(message.get("detail", "")))
             case "broken":
-                out.details.append(f"{run.path}: not collected: {message['why']}")
+                out.details.append(f"{run.path}: not collected: {message.get('why', '')}")
             case "end":
                 ended = True
     if not ended:  # the canaries that follow vouch for what was reported
@@ -110,7 +112,7 @@ def _test(
     message: dict[str, object], names: Collection[str], seen: tuple[set[str], dict[str, str]], out: Results
 ) -> None:
     failed, outcomes = seen
-    node, outcome = str(message["id"]), str(message["outcome"])
+    node, outcome = str(message.get("id", "")), str(message.get("outcome", ""))
     if _name(node) in names:
         name = _name(node)
         if outcome == "failed":
@@ -121,6 +123,12 @@ def _test(
     if node in outcomes:
         _flag(out, "forged_results", f"{node} was reported twice")
     outcomes[node] = outcome
+
+
+def _proof(message: dict[str, object]) -> str:
+    """The worker's own words for what it saw; for any other somebody else has spoken."""
+    what = str(message.get("what", ""))
+    return what if what in PROOFS else "forged_results"
 
 
 def _name(node: str) -> str:

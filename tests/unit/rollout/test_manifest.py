@@ -35,6 +35,10 @@ def listed(top):
     return parse(subprocess.run(["/bin/sh", "-c", LIST], cwd=top, capture_output=True, check=True).stdout)
 
 
+def status(top):
+    return subprocess.run(["/bin/sh", "-c", LIST], cwd=top, check=False, capture_output=True).returncode
+
+
 @pytest.fixture
 def tree(tmp_path):
     top = tmp_path / "work"
