@@ -10,7 +10,7 @@ TREES = (
         "hole",
         "leaves a file of a terabyte that is nothing but a hole",
         "what files say of their sizes is added up before anything is read; work that nobody can read in time is worth nothing",
-        "truncate -s 1T hole; ls -la hole",
+        py("import os\nopen('hole', 'w').close(); os.truncate('hole', 1 << 40)"),
         mark="!work_too_large",
     ),
     Attack(
@@ -110,8 +110,8 @@ STOPS = (
         "turns test files into holes, pipes and links to devices",
         "files are compared without waiting, and no further than their known size",
         files={
-            INIT: "import subprocess\nsubprocess.call(['sh', '-c', 'cd tests; truncate -s 4T test_calc.py; rm -f test_more.py; mkfifo test_more.py'])\n"
-            + GOOD
+            INIT: "import subprocess, sys\nsubprocess.call([sys.executable, '-c', 'import os; os.chdir(\"tests\"); os.truncate(\"test_calc.py\", 1 << 42); '\n"
+            '    \'os.remove("test_more.py"); os.mkfifo("test_more.py")\'])\n' + GOOD
         },
         flag="tests_changed",
     ),
