@@ -14,8 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from tugline.core.errors import ConfigError
 from tugline.core.ident import new_id
 from tugline.sandboxes.client import LOCK
+from tugline.sandboxes.runtimes import find
 from tugline.sandboxes.warden import kernel
 from tugline.sandboxes.warden.cgroups import remove_tree
 from tugline.sandboxes.warden.engine import sweep
@@ -42,6 +44,9 @@ class Owner(msgspec.Struct, frozen=True):
     warden_started: int = 0
     cgroups: tuple[str, ...] = ()
     engine: EngineOf | None = None
+    boot: str = ""
+    """Of the machine. Whatever else it says of processes, mounts, groups and programs is of this boot alone: a run's
+    directory may come from anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def create(state_dir: Path, run_id: str, staged: bool) -> Instance:
     (scratch / "snapshots").mkdir(parents=True, mode=0o700)
     scratch.chmod(0o700)
     stage = _stage_path() if staged else ""
-    note(Instance(scratch, stage), Owner(me, started, run_id, stage))
+    note(Instance(scratch, stage), Owner(me, started, run_id, stage, boot=boot_id()))
     instance = Instance(state_dir / name, stage)
     scratch.rename(instance.path)
     if stage:
@@ -90,8 +95,8 @@ def sign(
 ) -> None:
     """Note the warden, its groups and its engine too."""
     me = os.getpid()
-    owner = Owner(me, start_time(me), run_id, instance.stage, warden, start_time(warden), cgroups, engine)
-    note(instance, owner)
+    warden_started, boot = start_time(warden), boot_id()
+    note(instance, Owner(me, start_time(me), run_id, instance.stage, warden, warden_started, cgroups, engine, boot))
 
 
 def discard(instance: Instance, cgroups: tuple[str, ...] = ()) -> None:
@@ -109,17 +114,24 @@ def reap(state_dir: Path) -> int:
     """Remove instances whose owner is dead, with the processes and groups they may have left. Returns how many."""
     removed = 0
     for path in state_dir.glob(f"{UNSIGNED}*"):
-        pid, _, rest = path.name.removeprefix(UNSIGNED).partition("-")
-        if not alive(int(pid), int(rest.partition("-")[0])):
+        numbers = path.name.removeprefix(UNSIGNED).split("-")[:2]
+        if len(numbers) != 2 or not all(n.isdecimal() and n.isascii() for n in numbers):
+            continue  # no name of ours
+        if not alive(int(numbers[0]), int(numbers[1])):
             remove(str(path))
             removed += 1
     for path in sorted(state_dir.glob("box_*")):
         try:
             owner = msgspec.json.decode((path / OWNER).read_bytes(), type=Owner)
         except (OSError, msgspec.DecodeError):
-            owner = Owner(0, 0, "")
+            owner = Owner(0, 0, "", boot=boot_id())
             if not (path / OWNER).exists() and _young(path):
                 continue
+        if owner.boot != boot_id():
+            _sweep_again(path, owner)
+            remove(str(path))
+            removed += 1
+            continue
         if alive(owner.pid, owner.started):
             continue
         _end_warden(path, owner)
@@ -130,6 +142,22 @@ def reap(state_dir: Path) -> int:
         discard(Instance(path, owner.stage), owner.cgroups)
         removed += 1
     return removed
+
+
+def boot_id() -> str:
+    """Of this machine's run since it was started; nobody elsewhere knows it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _sweep_again(path: Path, owner: Owner) -> None:
+    """Containers outlive a boot. Their engine is the one that is found here, not the one that is named there."""
+    if owner.engine is not None and owner.engine.argv:
+        with contextlib.suppress(ConfigError):
+            runtime = find(owner.engine.argv[0].rpartition("/")[2], os.environ)
+            sweep(list(runtime.argv), dict(runtime.env), path.name)
 
 
 def start_time(pid: int) -> int:
