@@ -63,7 +63,7 @@ def read_rows(path: Path) -> list[Task]:
         if line.strip():
             try:
                 row = msgspec.json.decode(line)
-            except msgspec.DecodeError as err:
+            except (msgspec.DecodeError, RecursionError) as err:
                 raise TaskError(f"is not valid JSON: {err}", where=f"{path.name}:{n}") from err
             tasks.append(task_of(row, path, n))
     return tasks
@@ -136,7 +136,7 @@ def _ids(value: list[str] | str, where: str, field: str) -> list[str]:
         return value
     try:
         return msgspec.json.decode(value, type=list[str])
-    except msgspec.DecodeError as err:
+    except (msgspec.DecodeError, RecursionError) as err:
         raise TaskError(f"is no list of test ids: {err}", where=where, field=field) from err
 
 
