@@ -52,7 +52,7 @@ def test_an_empty_directory_is_a_configuration_error_and_a_broken_row_is_named(t
     rows.write_text(f"{good}\n{{}}\n{good.replace('t.py::x', '')}\n{good.replace('[', '')}\n[\n")
     with pytest.raises(TaskError, match=r"rows.jsonl:2: Object missing required field `instance_id`"):
         load_tasks([str(rows)], env={})
-    for deep in ("[" * 100_000, good.replace('[', "[" * 100_000)):
+    for deep in ("[" * 100_000, good.replace("[", "[" * 100_000)):
         rows.write_text(deep)
         with pytest.raises(TaskError, match=r"rows.jsonl:1"):
             load_tasks([str(rows)], env={})
