@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tugline.core.errors import SandboxError
 from tugline.core.task import Environment
 from tugline.sandboxes import SandboxOptions, runtimes
 from tugline.sandboxes import provider as find
+from tugline.sandboxes.warden import podman
 
 EXPECTED = os.environ.get("TUGLINE_TEST_SANDBOXES", "").split()
 RUNTIME = """#!/bin/sh
@@ -119,3 +121,28 @@ async def test_everything_is_killed(also, options, tmp_path):
     assert await provider(tmp_path / "state", tmp_path).reap() == 1
     assert await asyncio.to_thread(seen.left) == {}
     assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_containers_that_others_are_making_stay():
+    """podman shows what has storage and is not in its database yet, whatever name is asked for."""
+    if not shutil.which("podman") or os.geteuid() != 0:
+        assert "podman" not in EXPECTED
+        pytest.skip("no podman")
+    with tempfile.TemporaryDirectory(prefix="tl-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        place = Path(name)  # podman takes no long path for what it runs from
+        options = [part for kind in ("root", "runroot", "tmpdir") for part in (f"--{kind}", f"{name}/{kind}")]
+        argv, env = ["podman", *runtimes.podman_options(), *options], dict(os.environ)
+
+        def ask(*args):
+            return subprocess.run([*argv, *args], env=env, capture_output=True, text=True, check=True).stdout.split()
+
+        (place / "files").mkdir()
+        for made in ("tugline-box_a-1", "tugline-box_b-1"):
+            ask("create", "--name", made, "--rootfs", f"{name}/files", "/bin/sh")
+        for database in (*place.glob("root/libpod/bolt_state.db"), *place.glob("root/db.sql")):
+            database.unlink()
+        shown = ("ps", "-a", "--external", "--format", "{{.Names}}")
+        assert sorted(ask(*shown)) == ["tugline-box_a-1", "tugline-box_b-1"]
+        assert podman.drop_storage(argv, env, "tugline-box_a-") == 1
+        assert ask(*shown) == ["tugline-box_b-1"]
+        assert podman.drop_storage(argv, env, "tugline-box_b-") == 1

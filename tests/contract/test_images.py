@@ -18,7 +18,7 @@ from tugline.sandboxes import provider as find
 from tugline.sandboxes.runtimes import find as find_runtime
 
 EXPECTED = os.environ.get("TUGLINE_TEST_SANDBOXES", "").split()
-TAG = "localhost/tugline-test:1"
+TAG = f"localhost/tugline-test-{os.getpid()}:1"
 
 
 @pytest.fixture(scope="session")

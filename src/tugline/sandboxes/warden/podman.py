@@ -52,7 +52,10 @@ def end_containers(argv: list[str], env: dict[str, str], prefix: str) -> None:
 
 def drop_storage(argv: list[str], env: dict[str, str], prefix: str) -> int:
     """Remove storage of containers that never reached the database. Returns how many."""
-    found = lines([*argv, "ps", "-a", "-q", "--no-trunc", "--external", "--filter", f"name=^{prefix}"], env)
+    told = lines([*argv, "ps", "-a", "--no-trunc", "--external", "--format", "{{.ID}}/{{.Names}}"], env)
+    # By name here and not by podman's filter, which need not apply to what is external: among that are also
+    # containers that another service is just making.
+    found = [each for each, _, name in (word.partition("/") for word in told) if name.startswith(prefix)]
     for each in found:
         lines([*argv, "rm", "-f", each], env)
     return len(found)
