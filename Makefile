@@ -26,6 +26,7 @@ soak: $(PY)
 	for api in chat anthropic responses gemini; do $(PY) -m tugline.testing.fuzz --dialect $$api --bodies 20000 || exit 1; done
 	TUGLINE_TEST_SEEDS=10 $(PY) -m pytest -q tests/service/test_long.py --timeout 3600
 	$(PY) -m pytest -q -n 2 tests/redteam
+	TUGLINE_TEST_CYCLES=200 $(PY) -m pytest -q tests/contract/test_sandbox_kill.py --timeout 7200
 	$(PY) -m tugline.testing.corpus fetch .cache/corpus
 	TUGLINE_TEST_SEEDS=3 $(PY) -m pytest -q -m corpus --timeout 7200
 	$(PY) -m tugline.testing.forgery .cache/corpus --strings 10000
